@@ -1,0 +1,1 @@
+"""Symmetry: which parameter changes leave a model's function alone."""

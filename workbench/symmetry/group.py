@@ -1,0 +1,298 @@
+"""The symmetry group of a model: its factors, which tensor axes each moves, what is pinned and why, and the proof.
+
+A ``Symmetry`` is data: discovered once (``discover_symmetry``), saved as JSON, and applied to any state dict of that model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from workbench.errors import WorkbenchError
+from workbench.states import StateDict, storage_key
+from workbench.symmetry import layout as layouts
+from workbench.symmetry.element import Element
+from workbench.symmetry.layout import Layout
+
+if TYPE_CHECKING:
+    from workbench.symmetry.permutation_spec import PermutationSpec
+    from workbench.symmetry.proof import SymmetryCheck
+
+MOVED, FIXED, CONSTANT, UNUSED = "moved", "fixed", "constant", "unused"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One tensor axis that a factor moves; ``layout`` is the layout of the whole axis."""
+
+    tensor: str
+    axis: int
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Group:
+    """One factor: S_size, or one copy of it for every value of the factors in ``over`` (``copies`` in all).
+
+    ties: in words, which operations tied the members together.
+    """
+
+    name: str
+    size: int
+    kind: str
+    members: tuple[Member, ...]
+    over: tuple[str, ...] = ()
+    over_sizes: tuple[int, ...] = ()
+    ties: tuple[str, ...] = ()
+
+    @property
+    def copies(self) -> int:
+        return math.prod(self.over_sizes)
+
+    @property
+    def log10_order(self) -> float:
+        """log10 (size!)^copies."""
+        return self.copies * math.lgamma(self.size + 1) / math.log(10)
+
+
+@dataclass(frozen=True)
+class PinnedAxis:
+    """A tensor axis that no factor moves, with the operation and the module path that pinned it."""
+
+    tensor: str
+    axis: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """What happens to one entry of the state dict. role: "moved", "fixed", "constant" (left alone) or "unused" by the forward."""
+
+    shape: tuple[int, ...]
+    layouts: tuple[Layout, ...]
+    role: str
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetry:
+    """The group of parameter changes that leave a model's function alone.
+
+    groups: factor name -> Group; tensors: state-dict name -> TensorEntry; pinned: axes that stay, with reasons; aliases: tied
+    name -> the name it shares memory with; unknown_ops: operations without a rule -> how often they occurred (each pinned
+    every axis it touched); proof: the verdict of the numeric test, or None where it was not run.
+    """
+
+    groups: Mapping[str, Group]
+    tensors: Mapping[str, TensorEntry]
+    pinned: tuple[PinnedAxis, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    unknown_ops: Mapping[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    proof: SymmetryCheck | None = None
+
+    def log10_order(self) -> float:
+        """log10 of the number of permutations in the group: Σ_f copies_f · log10(n_f!)."""
+        return sum(group.log10_order for group in self.groups.values())
+
+    @cached_property
+    def coverage(self) -> float:
+        """Share of the model's float parameters and buffers (by count) moved by some factor; unused and tied names not counted."""
+        counted = {n: e for n, e in self.tensors.items() if e.role in (MOVED, FIXED) and n not in self.aliases}
+        total = sum(math.prod(entry.shape) for entry in counted.values())
+        moved = sum(math.prod(entry.shape) for entry in counted.values() if entry.role == MOVED)
+        return moved / total if total else 0.0
+
+    # -- elements
+
+    def _over(self) -> dict[str, tuple[str, ...]]:
+        return {name: group.over for name, group in self.groups.items() if group.over}
+
+    def identity(self) -> Element:
+        """The element that moves nothing."""
+        return Element(
+            {n: torch.arange(g.size).expand(*g.over_sizes, g.size).clone() for n, g in self.groups.items()}, self._over()
+        )
+
+    def sample(self, seed: int) -> Element:
+        """A uniformly random element; ``seed`` feeds a generator of its own."""
+        generator = torch.Generator().manual_seed(seed)
+        drawn = {}
+        for name, group in self.groups.items():
+            rows = [torch.randperm(group.size, generator=generator) for _ in range(group.copies)]
+            drawn[name] = torch.stack(rows).reshape(*group.over_sizes, group.size)
+        return Element(drawn, self._over())
+
+    def element(self, permutations: Mapping[str, Any]) -> Element:
+        """An element from arrays for some factors, the identity elsewhere."""
+        given = {n: torch.as_tensor(p, dtype=torch.int64) for n, p in permutations.items()}
+        unknown = set(given) - set(self.groups)
+        if unknown:
+            raise WorkbenchError(f"No factor is called {sorted(unknown)[0]!r}", expected=f"some of {', '.join(self.groups)}")
+        return Element({**self.identity().permutations, **given}, self._over())
+
+    def apply(self, element: Element, state: StateDict) -> dict[str, Tensor]:
+        """The state dict moved by ``element``: (P w)[i] = w[perm[i]] along every axis a factor moves.
+
+        Returns new tensors of the same dtype, device and order; ``state`` is not touched; integer buffers and tensors no
+        factor moves are copied; tied tensors are moved once and stay tied. Raises where names or shapes do not fit.
+        """
+        self.require_fits(state)
+        out: dict[str, Tensor] = {}
+        done: dict[tuple, Tensor] = {}
+        for name, tensor in state.items():
+            entry = self.tensors[name]
+            key = storage_key(tensor)
+            if key not in done:
+                moved = entry.role == MOVED
+                done[key] = element.apply_to_tensor(tensor, entry.layouts) if moved else tensor.detach().clone()
+            out[name] = done[key]
+        return out
+
+    def require_fits(self, state: StateDict) -> None:
+        """Raise unless every tensor of ``state`` is known here (moved, fixed on purpose, constant) with the same shape, and none is missing."""
+        unknown = [name for name in state if name not in self.tensors]
+        missing = [name for name in self.tensors if name not in state]
+        shapes = [
+            f"{name} {tuple(state[name].shape)} instead of {entry.shape}"
+            for name, entry in self.tensors.items()
+            if name in state and tuple(state[name].shape) != entry.shape
+        ]
+        if unknown or missing or shapes:
+            found = "; ".join(
+                f"{label}: {', '.join(names[:5])}{f' and {len(names) - 5} more' if len(names) > 5 else ''}"
+                for label, names in (("unknown", unknown), ("missing", missing), ("other shape", shapes))
+                if names
+            )
+            raise WorkbenchError(
+                f"The state dict does not fit the model whose symmetry this is ({found})",
+                expected=f"its {len(self.tensors)} tensors by name and shape",
+                cause="the checkpoint belongs to another architecture, or its names carry a prefix",
+                next_step="discover the symmetry of the right model, or load the file with load_checkpoint, which mends prefixes",
+            )
+
+    # -- proof and words
+
+    def check(self, model: nn.Module, example_inputs: Any, *, samples: int = 3, seed: int = 0) -> SymmetryCheck:
+        """Prove by test that the group keeps the function: see ``workbench.symmetry.proof.check``."""
+        from workbench.symmetry.proof import check
+
+        return check(self, model, example_inputs, samples=samples, seed=seed)
+
+    def explain(self, name: str | None = None) -> str:
+        """In words: per group who is tied to whom and why, and per pinned axis what pinned it. ``name``: one group or tensor."""
+        from workbench.symmetry.explanation import explain
+
+        return explain(self, name)
+
+    def to_permutation_spec(self) -> PermutationSpec:
+        """The field's plain special case; raises where an axis is not one whole factor."""
+        from workbench.symmetry.permutation_spec import PermutationSpec
+
+        return PermutationSpec.from_symmetry(self)
+
+    # -- storage
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write as JSON, in one piece."""
+        target = Path(path)
+        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
+        partial.write_text(json.dumps(self.to_json(), indent=1))
+        partial.replace(target)
+        return target
+
+    def to_json(self) -> dict[str, Any]:
+        from dataclasses import asdict
+
+        return {
+            "format": "workbench symmetry 1",
+            "groups": {
+                n: {"size": g.size, "kind": g.kind, "over": g.over, "over_sizes": g.over_sizes, "ties": g.ties}
+                for n, g in self.groups.items()
+            },
+            "tensors": {
+                n: {"shape": e.shape, "role": e.role, "layouts": [layouts.to_json(item) for item in e.layouts]}
+                for n, e in self.tensors.items()
+            },
+            "pinned": [[p.tensor, p.axis, p.reason] for p in self.pinned],
+            "aliases": dict(self.aliases),
+            "unknown_ops": dict(self.unknown_ops),
+            "notes": self.notes,
+            "proof": None if self.proof is None else asdict(self.proof),
+        }
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Symmetry:
+        """Read what ``save`` wrote. Raises WorkbenchError for any other file."""
+        try:
+            data = json.loads(Path(path).read_text())
+            known = data.get("format") == "workbench symmetry 1"
+        except (OSError, ValueError, AttributeError) as error:
+            raise WorkbenchError(f"{path} could not be read as a symmetry ({error})", expected="a file written by Symmetry.save") from None
+        if not known:
+            raise WorkbenchError(f"{path} is JSON but not a saved symmetry", expected="a file written by Symmetry.save")
+        return cls.from_json(data)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Symmetry:
+        from workbench.symmetry.proof import SymmetryCheck
+
+        tensors = {
+            n: TensorEntry(tuple(e["shape"]), tuple(layouts.from_json(item) for item in e["layouts"]), e["role"])
+            for n, e in data["tensors"].items()
+        }
+        proof = data["proof"] and SymmetryCheck.from_json(data["proof"])
+        built = build(
+            tensors,
+            {n: {k: g[k] for k in ("size", "kind", "over", "over_sizes", "ties")} for n, g in data["groups"].items()},
+            aliases=data["aliases"],
+        )
+        return replace(
+            built,
+            pinned=tuple(PinnedAxis(*item) for item in data["pinned"]),
+            unknown_ops=data["unknown_ops"],
+            notes=tuple(data["notes"]),
+            proof=proof or None,
+        )
+
+
+def build(
+    tensors: Mapping[str, TensorEntry],
+    factors: Mapping[str, Mapping[str, Any]],
+    *,
+    aliases: Mapping[str, str] | None = None,
+) -> Symmetry:
+    """A Symmetry from the layouts of its tensors; the members of every group are read off the layouts.
+
+    factors: name -> size, and optionally kind, over, over_sizes, ties.
+    """
+    aliases = dict(aliases or {})
+    members: dict[str, list[Member]] = {name: [] for name in factors}
+    for tensor, entry in tensors.items():
+        if tensor in aliases or entry.role == UNUSED:
+            continue
+        for axis, axis_layout in enumerate(entry.layouts):
+            for name in dict.fromkeys(layouts.factors(axis_layout)):
+                if name in members:
+                    members[name].append(Member(tensor, axis, axis_layout))
+    groups = {
+        name: Group(
+            name,
+            spec["size"],
+            spec.get("kind", "permutation"),
+            tuple(members[name]),
+            tuple(spec.get("over", ())),
+            tuple(spec.get("over_sizes", ())),
+            tuple(spec.get("ties", ())),
+        )
+        for name, spec in factors.items()
+    }
+    return Symmetry(groups, tensors, aliases=aliases)

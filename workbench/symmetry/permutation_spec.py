@@ -1,0 +1,77 @@
+"""``PermutationSpec``: the field's plain special case, parameter name -> permutation name (or None) per axis.
+
+Words and meaning as in Git Re-Basin (Ainsworth et al., arXiv 2209.04836): two axes that share a name move together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench.errors import WorkbenchError
+from workbench.states import StateDict
+from workbench.symmetry.layout import Leaf
+
+if TYPE_CHECKING:
+    from workbench.symmetry.group import Symmetry
+
+
+@dataclass(frozen=True)
+class PermutationSpec:
+    """axes_to_perm: tensor name -> one permutation name or None per axis."""
+
+    axes_to_perm: Mapping[str, tuple[str | None, ...]]
+
+    @property
+    def perm_to_axes(self) -> dict[str, list[tuple[str, int]]]:
+        """Permutation name -> the (tensor, axis) pairs it moves."""
+        out: dict[str, list[tuple[str, int]]] = {}
+        for tensor, names in self.axes_to_perm.items():
+            for axis, name in enumerate(names):
+                if name is not None:
+                    out.setdefault(name, []).append((tensor, axis))
+        return out
+
+    def to_symmetry(self, state: StateDict) -> Symmetry:
+        """The group this specification claims for tensors shaped like ``state``. Nothing is proved: call ``check`` on the result.
+
+        Raises where a tensor is not named, the number of axes differs, or two axes of one name differ in size.
+        """
+        from workbench.symmetry.group import CONSTANT, FIXED, MOVED, TensorEntry, build
+
+        tensors, sizes = {}, {}
+        for name, tensor in state.items():
+            if name not in self.axes_to_perm:
+                if tensor.is_floating_point():
+                    raise WorkbenchError(
+                        f"The specification does not name the tensor {name!r}",
+                        expected="every float tensor, with None on each axis that stays",
+                        next_step=f"add {name!r}: {(None,) * tensor.dim()}",
+                    )
+                tensors[name] = TensorEntry(tuple(tensor.shape), tuple(Leaf(None, n) for n in tensor.shape), CONSTANT)
+                continue
+            names = self.axes_to_perm[name]
+            if len(names) != tensor.dim():
+                raise WorkbenchError(f"{name!r} has {tensor.dim()} axes but the specification names {len(names)}")
+            for axis, perm in enumerate(names):
+                if perm is not None and sizes.setdefault(perm, tensor.shape[axis]) != tensor.shape[axis]:
+                    raise WorkbenchError(
+                        f"Permutation {perm!r} has size {sizes[perm]} but axis {axis} of {name!r} has {tensor.shape[axis]}"
+                    )
+            leaves = tuple(Leaf(perm, n) for perm, n in zip(names, tensor.shape, strict=True))
+            tensors[name] = TensorEntry(tuple(tensor.shape), leaves, MOVED if any(names) else FIXED)
+        return build(tensors, {perm: {"size": size} for perm, size in sizes.items()})
+
+    @classmethod
+    def from_symmetry(cls, symmetry: Symmetry) -> PermutationSpec:
+        """Raises where some axis is not one whole factor (a flattened conv, heads): a plain specification cannot say that."""
+        axes: dict[str, tuple[str | None, ...]] = {}
+        for name, entry in symmetry.tensors.items():
+            if not all(isinstance(layout, Leaf) for layout in entry.layouts):
+                raise WorkbenchError(
+                    f"An axis of {name!r} is a product or sum of factors, which axes_to_perm cannot express",
+                    next_step="use the Symmetry itself, or save it as JSON",
+                )
+            axes[name] = tuple(layout.factor for layout in entry.layouts)  # type: ignore[union-attr]
+        return cls(axes)
