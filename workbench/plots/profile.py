@@ -1,0 +1,94 @@
+"""Loss or accuracy along a path: one curve per alignment and split, and the chord its barrier is measured from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import holoviews as hv
+import numpy as np
+import xarray as xr
+
+from workbench.plots import plot
+from workbench.plots.drawable import Drawable, drawable, note
+from workbench.plots.style import ALIGNMENT_COLOURS, DASHES, NULL, figure_options
+
+
+@plot("profile")
+def profile(
+    dataset: xr.Dataset, *, metric: str = "loss", log: bool = False, at: float | None = None, chord: bool = True
+) -> hv.Overlay:
+    """``dataset[metric]`` against t in [0, 1]; t = 0 is the anchor, t = 1 the other model.
+
+    dataset: ``metric(split, t)``, or ``metric(alignment, split, t)`` with alignments "naive", "aligned", "partial". A variable
+    ``measured(alignment, t)`` of booleans marks points not evaluated yet: they are neither drawn nor counted as missing.
+    log: log axis; values ≤ 0 are drawn at a floor and said so. at: a t to mark. chord: the dotted straight line between the
+    ends, from which the "linear" barrier is measured.
+    """
+    values = dataset[metric]
+    if "alignment" not in values.dims:
+        values = values.expand_dims(alignment=["path"])
+    floor = _floor(values) if log else None
+    curves: list[hv.Element] = []
+    chords: list[hv.Element] = []
+    drawn: list[Drawable] = []
+    for alignment, split, style, t, y in _lines(dataset, values):
+        piece = drawable(y, log=log, floor=floor)
+        drawn.append(piece)
+        label = split if alignment == "path" else f"{alignment}, {split}"
+        colour = ALIGNMENT_COLOURS.get(alignment, ALIGNMENT_COLOURS["aligned"])
+        frame = {"t": t, metric: piece.values, "of": [label] * len(t)}
+        curves.append(
+            hv.Curve(frame, "t", [metric, "of"], label=label).opts(
+                color=colour, line_dash=style, line_width=2.5, tools=["hover"]
+            )
+        )
+        curves.append(hv.Scatter(frame, "t", [metric, "of"], label=label).opts(color=colour, size=5, tools=["hover"]))
+        if chord and len(t) > 1 and t[0] == 0 and t[-1] == 1 and np.isfinite(piece.values[[0, -1]]).all():
+            line = hv.Curve([(0.0, piece.values[0]), (1.0, piece.values[-1])], "t", metric, label="chord")
+            chords.append(line.opts(color=NULL, line_dash="dotted", line_width=1))
+    marks = [] if at is None else [hv.VLine(at).opts(color=NULL, line_width=1.5)]
+    said = note(drawn)
+    title = _title(metric) + (f" · {said}" if said else "")
+    overlay = hv.Overlay([*chords[:2], *curves, *marks])
+    return overlay.opts(
+        hv.opts.Overlay(
+            **figure_options(
+                title=title,
+                xlabel="t   (0: anchor, 1: moving)",
+                ylabel=_label(dataset, metric),
+                logy=log,
+                xlim=(-0.02, 1.02),
+                legend_position="right",
+                padding=(0, 0.08),
+            )
+        )
+    )
+
+
+def _lines(dataset: xr.Dataset, values: xr.DataArray) -> Iterator[tuple[str, str, str, np.ndarray, np.ndarray]]:
+    """(alignment, split, dash, t, values) of every curve, cut to the points measured so far."""
+    measured = dataset.get("measured")
+    t = values["t"].to_numpy()
+    for alignment in values["alignment"].to_numpy():
+        known = np.ones(len(t), dtype=bool)
+        if measured is not None:
+            known = (measured.sel(alignment=alignment) if "alignment" in measured.dims else measured).to_numpy()
+        for number, split in enumerate(values["split"].to_numpy()):
+            line = values.sel(alignment=alignment, split=split).to_numpy()
+            yield str(alignment), str(split), DASHES[number % len(DASHES)], t[known], line[known]
+
+
+def _floor(values: xr.DataArray) -> float:
+    """One floor for all curves of a figure, so that zeros of different curves lie at one height."""
+    numbers = values.to_numpy()
+    positive = numbers[np.isfinite(numbers) & (numbers > 0)]
+    return float(positive.min()) / 10 if positive.size else 1e-12
+
+
+def _title(metric: str) -> str:
+    return f"{metric.capitalize()} along the straight path"
+
+
+def _label(dataset: xr.Dataset, metric: str) -> str:
+    units = str(dataset[metric].attrs.get("units", ""))
+    return f"{metric} ({units})" if units and units != "1" else metric
