@@ -1,0 +1,171 @@
+"""``Task``: what a model is judged on. Data lie in memory as tensors; iteration is deterministic and never shuffles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from workbench.errors import WorkbenchError, unknown_name
+from workbench.registry import Registry
+from workbench.states import fingerprint
+from workbench.tasks.objectives import LOSSES, METRICS, PerExample
+
+TASKS: Registry[Callable[..., Task]] = Registry("task", package="workbench.tasks", group="workbench.tasks")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Named splits of examples, a loss and metrics.
+
+    splits: name -> ``(x, y)`` with one entry per example along axis 0; NumPy arrays are taken as tensors.
+    loss: ``"cross_entropy"`` (integer targets), ``"mse"``, or a function ``(outputs, targets) -> losses`` of shape ``(N,)``.
+    metrics: names out of ``workbench.tasks.METRICS``. notes: what was done to the data, in words.
+
+    Raises ``WorkbenchError`` where lengths or shapes disagree, a split is empty, or a value is not finite.
+    """
+
+    name: str
+    splits: Mapping[str, tuple[Tensor, Tensor]]
+    loss: str | PerExample = "cross_entropy"
+    metrics: tuple[str, ...] = ("accuracy",)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.splits:
+            raise WorkbenchError(f"The task {self.name!r} has no splits", expected='splits={"train": (x, y), "test": (x, y)}')
+        if not callable(self.loss) and self.loss not in LOSSES:
+            raise unknown_name("loss", str(self.loss), LOSSES)
+        metrics = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
+        for metric in metrics:
+            if metric not in METRICS:
+                raise unknown_name("metric", metric, METRICS)
+        splits = {split: _checked_pair(self.name, split, pair, self.loss) for split, pair in self.splits.items()}
+        shapes = {split: tuple(x.shape[1:]) for split, (x, _) in splits.items()}
+        if len(set(shapes.values())) > 1:
+            raise WorkbenchError(
+                f"The splits of {self.name!r} hold examples of different shapes: {shapes}", expected="one shape"
+            )
+        object.__setattr__(self, "splits", MappingProxyType(splits))
+        object.__setattr__(self, "metrics", metrics)
+
+    def split(self, name: str) -> tuple[Tensor, Tensor]:
+        """``(x, y)`` of one split; raises ``WorkbenchError`` with the list of splits."""
+        if name not in self.splits:
+            raise unknown_name(f"split of the task {self.name!r}", name, self.splits)
+        return self.splits[name]
+
+    def size(self, split: str) -> int:
+        """Number of examples in a split."""
+        return self.split(split)[0].shape[0]
+
+    def batches(self, split: str, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The split in order, in slices of ``size`` examples (the last may be shorter); None gives all of it at once."""
+        x, y = self.split(split)
+        step = len(x) if size is None else int(size)
+        if step < 1:
+            raise WorkbenchError(f"A batch of {size} examples was asked for", expected="at least 1")
+        for start in range(0, len(x), step):
+            yield x[start : start + step], y[start : start + step]
+
+    def example_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each example, ``(N,)``."""
+        function = self.loss if callable(self.loss) else LOSSES[self.loss]
+        return function(outputs, targets)
+
+    def example_metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Metric name -> value of each example, ``(N,)``."""
+        return {metric: METRICS[metric](outputs, targets) for metric in self.metrics}
+
+    @property
+    def loss_name(self) -> str:
+        return self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__)
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes (largest label + 1 over all splits), or None where targets are not integers."""
+        targets = [y for _, y in self.splits.values()]
+        return None if any(y.is_floating_point() for y in targets) else 1 + max(int(y.max()) for y in targets)
+
+    @property
+    def example_inputs(self) -> tuple[Tensor]:
+        """A batch of two examples (of one, where there is no second), as discovery and export want it."""
+        x, _ = next(iter(self.splits.values()))
+        return (x[:2],)
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.splits.values()))[0].device
+
+    def to(self, device: str | torch.device) -> Task:
+        """The same task with its tensors on ``device``."""
+        return replace(self, splits={split: (x.to(device), y.to(device)) for split, (x, y) in self.splits.items()})
+
+    def subset(self, split: str, n: int, seed: int = 0) -> Task:
+        """A task whose ``split`` is cut to ``n`` examples drawn without replacement, in their order. Others stay whole."""
+        x, y = self.split(split)
+        if not 1 <= n <= len(x):
+            raise WorkbenchError(
+                f"{n} examples of the split {split!r} were asked for",
+                expected=f"a number between 1 and {len(x)}, what it holds",
+            )
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(len(x), generator=generator)[:n].sort().values.to(x.device)
+        note = f"{split}: {n} of {len(x)} examples, seed {seed}"
+        return replace(self, splits={**self.splits, split: (x[chosen], y[chosen])}, notes=(*self.notes, note))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over every split's names, shapes, types and bytes, and the names of loss and metrics."""
+        tensors = {
+            f"{split}/{part}": tensor for split, pair in self.splits.items() for part, tensor in zip("xy", pair, strict=True)
+        }
+        label = "|".join((self.loss_name, *self.metrics)).encode()
+        return fingerprint({**tensors, "objectives": torch.frombuffer(bytearray(label), dtype=torch.uint8)})
+
+
+def _checked_pair(task: str, split: str, pair: object, loss: object) -> tuple[Tensor, Tensor]:
+    where = f"split {split!r} of the task {task!r}"
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        raise WorkbenchError(f"The {where} is a {type(pair).__name__}", expected="a pair (x, y) of tensors")
+    x, y = (torch.from_numpy(np.ascontiguousarray(part)) if isinstance(part, np.ndarray) else part for part in pair)
+    for label, tensor in (("x", x), ("y", y)):
+        if not isinstance(tensor, Tensor) or tensor.dim() == 0:
+            raise WorkbenchError(
+                f"{label} in the {where} is a {type(tensor).__name__}", expected="a tensor with one row per example"
+            )
+    if len(x) != len(y):
+        raise WorkbenchError(f"The {where} has {len(x)} inputs and {len(y)} targets", expected="as many targets as inputs")
+    if len(x) == 0:
+        raise WorkbenchError(f"The {where} is empty", expected="at least one example")
+    if x.dtype == torch.uint8:
+        raise WorkbenchError(
+            f"x in the {where} holds bytes (uint8)",
+            expected="numbers a network can read",
+            cause="raw images that were not scaled",
+            next_step="pass x.float() / 255",
+        )
+    for label, tensor in (("x", x), ("y", y)):
+        bad = int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() else 0
+        if bad:
+            raise WorkbenchError(f"{label} in the {where} has {bad} of {tensor.numel()} values that are NaN or infinite")
+    if loss == "cross_entropy":
+        if y.is_floating_point() or y.dtype == torch.bool:
+            raise WorkbenchError(
+                f"Targets of the {where} are {y.dtype}",
+                expected="integer class labels for the loss 'cross_entropy'",
+                next_step="pass y.long(), or loss='mse'",
+            )
+        if y.dim() > 1 and y.shape[1:] == (1,):
+            raise WorkbenchError(
+                f"Targets of the {where} have shape {tuple(y.shape)}", expected="(N,)", next_step="pass y.squeeze(1)"
+            )
+        y = y.long()
+        if int(y.min()) < 0:
+            raise WorkbenchError(f"Targets of the {where} go down to {int(y.min())}", expected="class labels from 0 on")
+    return x.detach(), y.detach()
