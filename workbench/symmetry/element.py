@@ -52,8 +52,7 @@ class Element:
         """For every destination coordinate β of the factors ``name`` is over, the source coordinates, one grid per factor."""
         sizes = self.permutations[name].shape[:-1]
         lines = [
-            self.permutations.get(outer, torch.arange(size))
-            for size, outer in zip(sizes, self.over.get(name, ()), strict=True)
+            self.permutations.get(outer, torch.arange(size)) for size, outer in zip(sizes, self.over.get(name, ()), strict=True)
         ]
         return torch.meshgrid(*lines, indexing="ij") if lines else ()
 
@@ -85,7 +84,10 @@ class Element:
         unknown = keep - set(self.permutations)
         if unknown:
             raise WorkbenchError(f"No factor is called {sorted(unknown)[0]!r}", expected=f"some of {', '.join(self.permutations)}")
-        return Element({n: p if n in keep else torch.arange(p.shape[-1]).expand(p.shape).clone() for n, p in self.permutations.items()}, self.over)
+        return Element(
+            {n: p if n in keep else torch.arange(p.shape[-1]).expand(p.shape).clone() for n, p in self.permutations.items()},
+            self.over,
+        )
 
     def units_moved(self) -> dict[str, int]:
         """Factor -> how many of its units are not where they were."""

@@ -158,7 +158,7 @@ class Symmetry:
         return out
 
     def require_fits(self, state: StateDict) -> None:
-        """Raise unless every tensor of ``state`` is known here (moved, fixed on purpose, constant) with the same shape, and none is missing."""
+        """Raise unless ``state`` holds exactly the tensors known here (moved, fixed on purpose, constant), with the same shapes."""
         unknown = [name for name in state if name not in self.tensors]
         missing = [name for name in self.tensors if name not in state]
         shapes = [
@@ -236,7 +236,9 @@ class Symmetry:
             data = json.loads(Path(path).read_text())
             known = data.get("format") == "workbench symmetry 1"
         except (OSError, ValueError, AttributeError) as error:
-            raise WorkbenchError(f"{path} could not be read as a symmetry ({error})", expected="a file written by Symmetry.save") from None
+            raise WorkbenchError(
+                f"{path} could not be read as a symmetry ({error})", expected="a file written by Symmetry.save"
+            ) from None
         if not known:
             raise WorkbenchError(f"{path} is JSON but not a saved symmetry", expected="a file written by Symmetry.save")
         return cls.from_json(data)

@@ -8,9 +8,9 @@ axis is a single leaf; applying an element and building a matching cost both wor
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Any
 
 from torch import Tensor
 
@@ -41,7 +41,7 @@ class Sum:
         return sum(part.size for part in self.parts)
 
 
-Layout = Union[Leaf, Product, Sum]
+Layout = Leaf | Product | Sum
 
 
 def factors(layout: Layout) -> Iterator[str]:
@@ -59,6 +59,15 @@ def movable(layout: Layout) -> bool:
     return any(not name.startswith("=") for name in factors(layout))
 
 
+def strip_factor(layout: Layout, names: Collection[str]) -> Layout:
+    """The layout in which the factors ``names`` do not move."""
+    if isinstance(layout, Leaf):
+        return Leaf(None, layout.size) if layout.factor in names else layout
+    if isinstance(layout, Product):
+        return Product(tuple(strip_factor(child, names) for child in layout.children))
+    return Sum(tuple(strip_factor(part, names) for part in layout.parts))
+
+
 @dataclass(frozen=True)
 class Block:
     """A view of a tensor in which axis ``d`` is the single leaf ``labels[d]`` (None: fixed), cut from tensor axis ``origin[d]``."""
@@ -68,7 +77,7 @@ class Block:
     origin: tuple[int, ...]
 
     def coordinate_of(self, axis: int, factor: str) -> int:
-        """The block axis that says which copy of a dependent factor is meant: ``factor`` in the same tensor axis, else elsewhere."""
+        """The block axis that says which copy of a dependent factor is meant: in the same tensor axis, else elsewhere."""
         found = [d for d, label in enumerate(self.labels) if label == factor]
         near = [d for d in found if self.origin[d] == self.origin[axis]]
         return (near or found)[0]

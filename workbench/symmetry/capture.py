@@ -1,0 +1,174 @@
+"""From a module to its ATen graph: ``torch.export`` of a structural copy, then core decompositions.
+
+The caller's model is not touched: the copy shares its parameters and buffers but has flags of its own, so that it can be set to
+eval mode. The graph's inputs are the parameters, the buffers, the constants and the user's inputs, each with a role.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from workbench.errors import WorkbenchError
+from workbench.states import storage_key
+
+MOVABLE, CONSTANT, INPUT = "movable", "constant", "input"
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A captured model.
+
+    program: the exported program in core ATen; roles: placeholder name -> (role, state-dict name or input name, tensor or
+    None); outputs: (name, node, matters) per graph output; aliases: tied name -> canonical name; state: all named tensors.
+    """
+
+    program: ExportedProgram
+    roles: Mapping[str, tuple[str, str, Tensor | None]]
+    outputs: Sequence[tuple[str, Node, bool]]
+    aliases: Mapping[str, str]
+    state: Mapping[str, Tensor]
+    module: nn.Module
+
+
+def structural_copy(model: nn.Module) -> nn.Module:
+    """A copy of the modules that shares every parameter and buffer with ``model``; changing its flags leaves ``model`` alone."""
+    shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
+    return copy.deepcopy(model, memo=dict(shared)).eval()
+
+
+def split_inputs(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments from a tensor, a tuple/list or a dict."""
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    if isinstance(example_inputs, tuple | list):
+        return tuple(example_inputs), {}
+    return (example_inputs,), {}
+
+
+def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | None = None) -> Capture:
+    """Export ``model`` on ``example_inputs`` (a tuple, or a dict of keyword arguments).
+
+    outputs: names of the outputs that matter ("0", "1" for a tuple, keys for a dict, "logits" for a dataclass field); the
+    others are ignored. Raises WorkbenchError where the model fails on the inputs, cannot be exported, or a name is unknown.
+    """
+    twin = structural_copy(model)
+    args, kwargs = split_inputs(example_inputs)
+    mha_fastpath = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                twin(*args, **kwargs)
+            except Exception as error:
+                raise WorkbenchError(
+                    f"The model fails on the example inputs: {type(error).__name__}: {_first_line(error)}",
+                    expected=f"inputs the model accepts; got {_shapes(example_inputs)}",
+                    cause="a wrong input shape, or a missing argument",
+                    next_step="pass a tuple of positional inputs, or a dict of keyword inputs",
+                ) from error
+            try:
+                program = torch.export.export(twin, args, kwargs, strict=False)
+                _views_to_reshapes(program)
+                program = program.run_decompositions()
+            except Exception as error:
+                raise WorkbenchError(
+                    f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
+                    expected="a forward pass whose control flow does not depend on the values of tensors",
+                    next_step="see the error's cause, and move data-dependent branches out of forward",
+                ) from error
+    finally:
+        torch.backends.mha.set_fastpath_enabled(mha_fastpath)
+    return _describe(twin, program, outputs)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0][:300]
+
+
+def _shapes(inputs: Any) -> str:
+    leaves = pytree.tree_leaves(inputs)
+    return ", ".join(str(tuple(leaf.shape)) if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves)
+
+
+def _views_to_reshapes(program: ExportedProgram) -> None:
+    """Some decompositions have other strides than their fake tensors, and a view of them fails; views are logical here."""
+    for node in program.graph.nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    program.graph_module.recompile()
+
+
+def tied_names(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """All tensors of the state dict by name, and tied name -> first name of the same memory."""
+    state = dict(model.state_dict(keep_vars=True))
+    first: dict[tuple, str] = {}
+    aliases = {}
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            continue
+        key = storage_key(tensor)
+        if tensor.numel() and key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+    return {n: t for n, t in state.items() if isinstance(t, Tensor)}, aliases
+
+
+def _describe(twin: nn.Module, program: ExportedProgram, wanted: Sequence[str] | None) -> Capture:
+    state, aliases = tied_names(twin)
+    roles: dict[str, tuple[str, str, Tensor | None]] = {}
+    for spec in program.graph_signature.input_specs:
+        name = spec.arg.name
+        if spec.kind is InputKind.PARAMETER:
+            roles[name] = (MOVABLE, aliases.get(spec.target, spec.target), program.state_dict.get(spec.target))
+        elif spec.kind is InputKind.BUFFER:
+            value = program.state_dict.get(spec.target)
+            if value is None:
+                value = program.constants.get(spec.target)
+            movable = spec.persistent and value is not None and value.is_floating_point()
+            roles[name] = (MOVABLE if movable else CONSTANT, aliases.get(spec.target, spec.target), value)
+        elif spec.kind is InputKind.CONSTANT_TENSOR:
+            roles[name] = (CONSTANT, spec.target, program.constants.get(spec.target))
+        else:
+            roles[name] = (INPUT, name, None)
+    output_node = next(node for node in program.graph.nodes if node.op == "output")
+    nodes = list(output_node.args[0])
+    specs = program.graph_signature.output_specs
+    user = [i for i, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
+    names = _output_names(program, len(user))
+    if wanted is not None:
+        missing = [name for name in wanted if name not in names]
+        if missing:
+            raise WorkbenchError(f"The model has no output called {missing[0]!r}", expected=f"some of {', '.join(names)}")
+    outputs = []
+    for i, node in enumerate(nodes):
+        if not isinstance(node, Node):
+            continue
+        name = names[user.index(i)] if i in user else f"the updated buffer {specs[i].target}"
+        outputs.append((name, node, wanted is None or name in wanted))
+    return Capture(program, roles, outputs, aliases, state, twin)
+
+
+def _output_names(program: ExportedProgram, count: int) -> list[str]:
+    """ "0", "1" for a tuple, keys for a dict, "logits.0" for nested ones; "output" for a bare tensor."""
+    tree = pytree.tree_unflatten(list(range(count)), program.call_spec.out_spec)
+    paths = pytree.tree_flatten_with_path(tree)[0]
+    names = [""] * count
+    for path, index in paths:
+        words = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+        if isinstance(index, int) and index < count:
+            names[index] = ".".join(words) or "output"
+    return [name or str(i) for i, name in enumerate(names)]

@@ -1,0 +1,201 @@
+"""From the finished walk to a ``Symmetry``: factors are the free atoms that some used parameter carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from workbench.errors import WorkbenchError
+from workbench.progress import Progress
+from workbench.symmetry import proof
+from workbench.symmetry.capture import MOVABLE, Capture, capture
+from workbench.symmetry.dependence import dependent_factors
+from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, Symmetry, TensorEntry, build
+from workbench.symmetry.interpreter import Interpreter
+from workbench.symmetry.layout import Layout, Leaf, Product, Sum, movable, strip_factor
+from workbench.symmetry.records import TensorType
+from workbench.symmetry.trees import Atom, Cat, Prod, Tree, atoms, normalise
+
+
+def discover_symmetry(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    outputs: Sequence[str] | None = None,
+    scales: bool = False,
+    signs: bool = False,
+    progress: Progress | None = None,
+) -> Symmetry:
+    """The group of parameter permutations that leave ``model``'s eval-mode function alone, read off its computation graph.
+
+    The model is exported to core ATen; every tensor axis is typed as a sum of products of loops; each operation unifies the
+    loops that run together and pins those whose order it depends on; what stays free is a factor of the group. The result is
+    proved by a numeric test before it is returned (``.proof``): a factor that fails is dropped and reported in ``.notes``.
+
+    model: any module torch.export can capture; not changed in any way. example_inputs: a tuple of positional inputs, or a dict
+    of keyword inputs; a batch of 2 or more. outputs: names of the outputs that matter (each one kept pins its axes); default
+    all. scales, signs: continuous and sign symmetries are not discovered by this version. progress: called once per graph node.
+
+    Raises WorkbenchError where the model fails on the inputs or cannot be exported.
+    """
+    for name, wanted in (("scales", scales), ("signs", signs)):
+        if wanted:
+            raise WorkbenchError(
+                f"{name}=True was asked for, and this version finds permutations only",
+                next_step=f"call discover_symmetry without {name}=True",
+            )
+    captured = capture(model, example_inputs, outputs=outputs)
+    walk = Interpreter(captured, progress)
+    walk.run()
+    symmetry = assemble(captured, walk)
+    return prove(symmetry, captured, model, example_inputs)
+
+
+def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
+    """Names for the factors, layouts for the tensors, reasons for the pinned axes."""
+    dependence = dependent_factors(walk)
+    names = _factor_names(captured, walk.parameters)
+    tensors: dict[str, TensorEntry] = {}
+    pinned: list[PinnedAxis] = []
+    unused = []
+    coordinate_names = {atom: f"={names.get(atom) or f'fixed{atom.id}'}" for over in dependence.values() for atom in over}
+    labels = {**coordinate_names, **names}
+    roles = {name: role for role, name, _ in captured.roles.values()}
+    for name, tensor in captured.state.items():
+        canonical = captured.aliases.get(name, name)
+        kind = walk.parameters.get(canonical)
+        shape = tuple(tensor.shape)
+        if kind is not None:
+            layouts = tuple(_layout(axis, labels) for axis in kind.axes)
+            role = MOVED if any(movable(layout) for layout in layouts) else FIXED
+            if name == canonical:
+                pinned += _pinned_axes(name, kind)
+        else:
+            layouts = tuple(Leaf(None, size) for size in shape)
+            floating = tensor.is_floating_point() and roles.get(canonical, MOVABLE) == MOVABLE
+            role = UNUSED if floating else CONSTANT
+            if floating:
+                unused.append(name)
+        tensors[name] = TensorEntry(shape, layouts, role)
+    factors: dict[str, Mapping[str, Any]] = {}
+    for atom, name in names.items():
+        over = dependence.get(atom, ())
+        factors[name] = {
+            "size": atom.size,
+            "over": tuple(labels[other] for other in over),
+            "over_sizes": tuple(other.size for other in over),
+            "ties": tuple(str(reason) for reason in atom.ties),
+        }
+    notes = []
+    if unused:
+        notes.append(f"not used by the forward pass, left alone: {', '.join(unused)}")
+    if not factors:
+        notes.append("no factor was found: every axis of every parameter is pinned, see .pinned for the reasons")
+    return replace(
+        build(tensors, factors, aliases=captured.aliases),
+        pinned=tuple(pinned),
+        unknown_ops=dict(walk.unknown),
+        notes=tuple(notes),
+    )
+
+
+def _factor_names(captured: Capture, parameters: Mapping[str, TensorType]) -> dict[Atom, str]:
+    """A readable name for every free atom: the module that writes it (its tensor's first axis), else one that reads it."""
+    names: dict[Atom, str] = {}
+    taken: set[str] = set()
+
+    def name_axis(tensor: str, tree: Tree, suffix: str) -> None:
+        for atom in atoms(tree):
+            if atom.pins or atom in names:
+                continue
+            base = (tensor.rpartition(".")[0] or tensor) + suffix
+            name, count = base, 2
+            while name in taken:
+                name, count = f"{base}#{count}", count + 1
+            taken.add(name)
+            names[atom] = name
+
+    ordered = [(name, parameters[name]) for name in captured.state if name in parameters]
+    for tensor, kind in ordered:
+        if kind.axes:
+            name_axis(tensor, kind.axes[0], "")
+    for tensor, kind in ordered:
+        for axis in kind.axes[1:]:
+            name_axis(tensor, axis, ".in")
+    return names
+
+
+def _layout(tree: Tree, labels: Mapping[Atom, str]) -> Layout:
+    """The final layout of an axis; neighbouring fixed stretches are merged."""
+    tree = normalise(tree)
+    if isinstance(tree, Atom):
+        return Leaf(labels.get(tree), tree.size)
+    if isinstance(tree, Prod | Cat):
+        is_sum = isinstance(tree, Cat)
+        merged: list[Layout] = []
+        for child in tree.parts if is_sum else tree.children:
+            item = _layout(child, labels)
+            last = merged[-1] if merged else None
+            if isinstance(item, Leaf) and item.factor is None and isinstance(last, Leaf) and last.factor is None:
+                merged[-1] = Leaf(None, last.size + item.size if is_sum else last.size * item.size)
+            else:
+                merged.append(item)
+        if len(merged) == 1:
+            return merged[0]
+        return (Sum if is_sum else Product)(tuple(merged)) if merged else Leaf(None, 1)
+    return Leaf(None, tree.size)
+
+
+def _pinned_axes(name: str, kind: TensorType) -> list[PinnedAxis]:
+    out = []
+    for axis, tree in enumerate(kind.axes):
+        reason = next((next(iter(atom.pins)) for atom in atoms(tree) if atom.pins), None)
+        if reason is not None:
+            out.append(PinnedAxis(name, axis, str(reason)))
+    return out
+
+
+def prove(symmetry: Symmetry, captured: Capture, model: nn.Module, example_inputs: Any) -> Symmetry:
+    """Attach the verdict of the numeric test. Factors that fail it are dropped (their axes pinned) and reported as defects."""
+    if any(isinstance(t, Tensor) and t.is_meta for t in captured.state.values()):
+        return replace(symmetry, notes=(*symmetry.notes, "not proved by test: the model has no values (meta device)"))
+    verdict = proof.check_captured(symmetry, captured, example_inputs)
+    if verdict.passed:
+        return replace(symmetry, proof=verdict)
+    wrong = [name for name, error in verdict.per_group.items() if not error <= proof.TOLERANCE]
+    kept = without(symmetry, wrong or list(symmetry.groups))
+    note = (
+        f"defect: the factors {', '.join(wrong) or 'found'} changed the function by up to "
+        f"{verdict.max_relative_error:.1e} in the proof by test and were dropped"
+    )
+    return replace(kept, proof=proof.check_captured(kept, captured, example_inputs), notes=(*symmetry.notes, note))
+
+
+def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
+    """The smaller group in which the factors ``names`` (and those over them) do not move."""
+    gone = set(names)
+    while True:
+        more = {n for n, g in symmetry.groups.items() if n not in gone and gone & set(g.over)}
+        if not more:
+            break
+        gone |= more
+
+    tensors = {}
+    pinned = list(symmetry.pinned)
+    for name, entry in symmetry.tensors.items():
+        layouts = tuple(strip_factor(layout, gone) for layout in entry.layouts)
+        for axis, (old, new) in enumerate(zip(entry.layouts, layouts, strict=True)):
+            if old != new:
+                pinned.append(PinnedAxis(name, axis, "its factor failed the proof by test"))
+        role = entry.role if entry.role != MOVED or any(movable(layout) for layout in layouts) else FIXED
+        tensors[name] = TensorEntry(entry.shape, layouts, role)
+    factors = {
+        n: {"size": g.size, "kind": g.kind, "over": g.over, "over_sizes": g.over_sizes, "ties": g.ties}
+        for n, g in symmetry.groups.items()
+        if n not in gone
+    }
+    built = build(tensors, factors, aliases=symmetry.aliases)
+    return replace(built, pinned=tuple(pinned), unknown_ops=symmetry.unknown_ops, notes=symmetry.notes)

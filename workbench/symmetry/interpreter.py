@@ -1,0 +1,206 @@
+"""The abstract walk over the graph: one rule per operation, three ways to make a result.
+
+A rule may only use ``loop`` (axes with equal keys are one loop), ``move`` (entries change place) or ``opaque`` (nothing is
+known: everything it touches is pinned). Each of the three writes the record beside the type, so that the two cannot disagree.
+An operation without a rule is opaque and is reported by name: never unlinked, never guessed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.utils import _pytree as pytree
+
+from workbench.progress import Progress, Reporter
+from workbench.symmetry.capture import CONSTANT, INPUT, MOVABLE, Capture
+from workbench.symmetry.records import Keys, Record, TensorType
+from workbench.symmetry.rules import RULES, NoRule
+from workbench.symmetry.trees import ONE, Reason, Tree, fresh, pin, pinned, uniform, unify
+
+Operand = tuple[TensorType, Sequence[Hashable | None]]
+
+
+class Interpreter:
+    """Walks a captured graph once and keeps the type of every tensor, the records, and the operations it did not know."""
+
+    def __init__(self, capture: Capture, progress: Progress | None = None) -> None:
+        self.capture = capture
+        self.records: list[Record] = []
+        self.unknown: Counter[str] = Counter()
+        self.parameters: dict[str, TensorType] = {}
+        self.node: Node | None = None
+        self._types: dict[Node, Any] = {}
+        self._progress = progress
+
+    # -- the walk
+
+    def run(self) -> None:
+        nodes = list(self.capture.program.graph.nodes)
+        report = Reporter(self._progress, "discovering symmetry", len(nodes))
+        for node in nodes:
+            self.node = node
+            if node.op == "placeholder":
+                self._types[node] = self._placeholder(node)
+            elif node.op == "call_function":
+                self._types[node] = self._call(node)
+            elif node.op == "get_attr":
+                self._types[node] = self._constant(getattr(self.capture.program.graph_module, node.target), str(node.target))
+            report.step()
+        self.node = None
+        for name, node, matters in self.capture.outputs:
+            if matters:
+                for tensor in pytree.tree_leaves(self._types[node]):
+                    if isinstance(tensor, TensorType):
+                        for axis, tree in enumerate(tensor.axes):
+                            pin(tree, Reason(f"axis {axis} of the model's output {name}"))
+
+    def _placeholder(self, node: Node) -> TensorType | None:
+        role, name, value = self.capture.roles[node.name]
+        if not node.users or not isinstance(node.meta.get("val"), Tensor):
+            return None
+        shape = tuple(node.meta["val"].shape)
+        if role == MOVABLE:
+            if name not in self.parameters:
+                self.parameters[name] = TensorType([fresh(size) for size in shape], name)
+            return self.parameters[name]
+        if role == CONSTANT:
+            return self._constant(value, name)
+        assert role == INPUT
+        return TensorType([pinned(n, Reason(f"axis {i} of the model's input {name}")) for i, n in enumerate(shape)], name)
+
+    def _constant(self, value: Any, name: str) -> TensorType | None:
+        """A tensor known by value: an axis along which it is exactly constant is ``Uni``, any other has a fixed order."""
+        if not isinstance(value, Tensor):
+            return None
+        value = value.detach()
+        axes: list[Tree] = []
+        for axis, size in enumerate(value.shape):
+            same = not value.is_meta and value.numel() > 0 and bool((value == value.narrow(axis, 0, 1)).all())
+            axes.append(uniform(size) if same else pinned(size, Reason(f"axis {axis} of the constant {name} varies")))
+        return TensorType(axes, name, value)
+
+    def _call(self, node: Node) -> Any:
+        if node.target is operator.getitem:
+            source, index = node.args
+            held = self._types[source]
+            return held[index] if isinstance(held, tuple | list) else held
+        args = pytree.tree_map(lambda a: self._types.get(a) if isinstance(a, Node) else a, node.args)
+        kwargs = pytree.tree_map(lambda a: self._types.get(a) if isinstance(a, Node) else a, node.kwargs)
+        if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(node.meta.get("val"))):
+            return None
+        operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, TensorType)]
+        if all(operand.value is not None for operand in operands):
+            return self._evaluate(node, args, kwargs, operands)
+        name = self.op
+        if name in RULES:
+            try:
+                result = RULES[name](self, args, kwargs)
+                self._require_shapes(result)
+                return result
+            except NoRule as reason:
+                name = f"{name} ({reason})"
+        self.unknown[name] += 1
+        return self.opaque(operands)
+
+    def _evaluate(self, node: Node, args: Any, kwargs: Any, operands: list[TensorType]) -> Any:
+        """Causal masks, position tables, aranges: nothing of the model enters, so the value itself is the best type."""
+        concrete = pytree.tree_map(lambda a: a.value if isinstance(a, TensorType) else a, (args, kwargs))
+        try:
+            with torch.no_grad():
+                value = node.target(*concrete[0], **concrete[1])
+        except Exception:
+            self.unknown[f"{self.op} (constant could not be evaluated)"] += 1
+            return self.opaque(operands)
+        return pytree.tree_map(lambda v: self._constant(v, node.name) if isinstance(v, Tensor) else v, value)
+
+    def _require_shapes(self, result: Any) -> None:
+        found = [leaf.shape for leaf in pytree.tree_leaves(result) if isinstance(leaf, TensorType)]
+        expected = [tuple(leaf.shape) for leaf in pytree.tree_leaves(self.node.meta["val"]) if isinstance(leaf, Tensor)]
+        if found != expected[: len(found)]:
+            raise AssertionError(f"the rule for {self.op} made shapes {found}, the graph has {expected}")
+
+    # -- what rules see
+
+    @property
+    def op(self) -> str:
+        """Name of the current operation without namespace and overload, e.g. "convolution"."""
+        target = self.node.target
+        schema = getattr(target, "_schema", None)
+        return schema.name.split("::")[-1] if schema is not None else getattr(target, "__name__", str(target))
+
+    @property
+    def module(self) -> str:
+        """Path of the innermost module the current operation came from."""
+        stack = self.node.meta.get("nn_module_stack") or {}
+        paths = [entry[0] if isinstance(entry, tuple) else str(entry) for entry in stack.values()]
+        return paths[-1].removeprefix("L['self'].").removeprefix("L['self']") if paths else ""
+
+    def why(self, text: str) -> Reason:
+        return Reason(text, self.op, self.module)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the current operation's first result."""
+        return tuple(pytree.tree_leaves(self.node.meta["val"])[0].shape)
+
+    def loop(self, operands: Sequence[Operand], *results: Sequence[Hashable | None]) -> Any:
+        """out[o] = Φ over reduced loops of φ(operands at loop indices), Φ symmetric: axes with equal keys are unified.
+
+        operands: (type, one key per axis), None for a broadcast axis; results: keys per result axis, None for size 1.
+        """
+        merged: dict[Hashable, Tree] = {}
+        for tensor, keys in operands:
+            for axis, key in zip(tensor.axes, keys, strict=True):
+                if key is not None:
+                    merged[key] = unify(merged[key], axis, self.why("the two run together")) if key in merged else axis
+        return self._result("loop", operands, [[ONE if k is None else merged[k] for k in keys] for keys in results], results)
+
+    def loop_free(self, axes: Sequence[Tree]) -> TensorType:
+        """A result that depends on no operand's values (a filled tensor, an empty statistic)."""
+        return self._result("loop", (), [list(axes)], [(None,) * len(axes)])
+
+    def move(self, tensor: TensorType, keys: Keys, axes: Sequence[Tree], result_keys: Keys) -> TensorType:
+        """A result whose entries are ``tensor``'s in other places (view, permute, slice)."""
+        return self._result("move", [(tensor, keys)], [list(axes)], [result_keys])
+
+    def join(self, operands: Sequence[Operand], axes: Sequence[Tree], result_keys: Keys) -> TensorType:
+        """A result whose entries are those of several operands side by side (concatenation)."""
+        return self._result("move", operands, [list(axes)], [result_keys])
+
+    def _result(self, kind: str, operands: Sequence[Operand], axes: list[list[Tree]], keys: Sequence[Any]) -> Any:
+        made = [TensorType(list(trees), self.node.name) for trees in axes]
+        self.records.append(
+            Record(
+                kind,
+                self.op,
+                self.module,
+                tuple((tensor, tuple(k)) for tensor, k in operands),
+                tuple((tensor, tuple(k)) for tensor, k in zip(made, keys, strict=True)),
+            )
+        )
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def opaque(self, operands: Sequence[TensorType], text: str = "an operation without a rule fixes the order") -> Any:
+        """Pin every axis of every operand; results get fresh fixed axes (never the operands' trees, which may hold ``Uni``)."""
+        reason = self.why(text)
+        for operand in operands:
+            for axis in operand.axes:
+                pin(axis, reason)
+        values = [leaf for leaf in pytree.tree_leaves(self.node.meta["val"]) if isinstance(leaf, Tensor)]
+        made = [TensorType([pinned(size, reason) for size in value.shape], self.node.name) for value in values]
+        self.records.append(
+            Record(
+                "opaque",
+                self.op,
+                self.module,
+                tuple((t, (None,) * len(t.axes)) for t in operands),
+                tuple((t, (None,) * len(t.axes)) for t in made),
+            )
+        )
+        return tuple(made) if isinstance(self.node.meta["val"], tuple | list) else made[0]

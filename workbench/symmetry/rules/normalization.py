@@ -1,0 +1,62 @@
+"""Normalisations, written as what they are: a reduction, then an element-wise step with the affine parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.symmetry.rules import rule
+from workbench.symmetry.rules.reduction import axis_keys, reduce_axes
+from workbench.symmetry.rules.views import reshape
+from workbench.symmetry.trees import Uni
+
+
+@rule("_native_batch_norm_legit_no_training")
+def batch_norm(walk, args: Any, kwargs: Any) -> Any:
+    """Eval mode: statistics are buffers, so the channel loop runs through input, weight, bias, mean and variance."""
+    x, *per_channel = args[:5]
+    keys = axis_keys(x)
+    operands = [(x, keys), *((t, (keys[1],)) for t in per_channel if t is not None)]
+    y = walk.loop(operands, keys)
+    empty = walk.loop_free([Uni(0)])
+    return y, empty, empty
+
+
+def _normalise(walk, x, dims, affine) -> tuple[Any, Any]:
+    """(result, statistics): x with statistics over ``dims`` taken out, times and plus ``affine`` (tensor, keys) pairs."""
+    keys = axis_keys(x)
+    gone = {d % len(keys) for d in dims}
+    statistics = reduce_axes(walk, x, dims, keepdim=True)
+    reduced = tuple(None if axis in gone else key for axis, key in enumerate(keys))
+    return walk.loop([(x, keys), (statistics, reduced), *affine], keys), statistics
+
+
+@rule("native_layer_norm")
+def layer_norm(walk, args: Any, kwargs: Any) -> Any:
+    x, normalized, weight, bias = args[:4]
+    rank, count = len(x.axes), len(normalized)
+    last = axis_keys(x)[rank - count :]
+    affine = [(t, last) for t in (weight, bias) if t is not None]
+    y, statistics = _normalise(walk, x, range(rank - count, rank), affine)
+    return y, statistics, statistics
+
+
+@rule("_fused_rms_norm", "rms_norm")
+def rms_norm(walk, args: Any, kwargs: Any) -> Any:
+    x, normalized, weight = args[:3]
+    rank, count = len(x.axes), len(normalized)
+    affine = [] if weight is None else [(weight, axis_keys(x)[rank - count :])]
+    y, statistics = _normalise(walk, x, range(rank - count, rank), affine)
+    return (y, statistics) if walk.op.startswith("_fused") else y
+
+
+@rule("native_group_norm")
+def group_norm(walk, args: Any, kwargs: Any) -> Any:
+    """View C as (groups, C/groups); statistics run over the inner channels and all positions."""
+    x, weight, bias, n, channels, _, groups = args[:7]
+    shape = x.shape
+    split = reshape(walk, x, (n, groups, channels // groups, *shape[2:]))
+    keys = axis_keys(split)
+    affine = [(reshape(walk, t, (groups, channels // groups)), keys[1:3]) for t in (weight, bias) if t is not None]
+    y, statistics = _normalise(walk, split, range(2, len(keys)), affine)
+    statistics = reshape(walk, statistics, (n, groups))
+    return reshape(walk, y, shape), statistics, statistics
