@@ -1,0 +1,184 @@
+"""The matching problem: which tensors count, what a move gains, and the cost matrix of one factor with the others held.
+
+    objective(π) = Σ_k ⟨A_k, π(B_k)⟩            (largest where ‖A − π(B)‖ is smallest, since permutations keep norms)
+    C_p = Σ_(k, a) mat_a(A_k) · mat_a(B̃_k)ᵀ      over every tensor k and axis a that factor p moves,
+
+where mat_a brings axis a to the front and B̃_k is B_k already moved on every *other* axis (Ainsworth et al., arXiv 2209.04836,
+section 3.2). It works on ``layout.blocks``, so flattened convolutions, concatenations and dependent factors need no extra case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from workbench.errors import WorkbenchError
+from workbench.states import StateDict
+from workbench.symmetry.element import Element
+from workbench.symmetry.group import Symmetry
+from workbench.symmetry.layout import Block, blocks
+
+# Running statistics describe data, not weights: π moves them, but they must not pull on the match.
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+def cost_tensors(symmetry: Symmetry, *, include_biases: bool = True) -> tuple[str, ...]:
+    """Names of the tensors that count: float parameters, tied ones once, no running statistics.
+
+    include_biases=False also leaves out everything with a single axis: biases, norm gains and shifts.
+    """
+    return tuple(
+        name
+        for name, entry in symmetry.tensors.items()
+        if entry.role in ("moved", "fixed")
+        and name not in symmetry.aliases
+        and name.rpartition(".")[2] not in STATISTICS
+        and (include_biases or len(entry.shape) > 1)
+    )
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """ "auto" is a CUDA device where there is one, else the CPU (float64 is needed, which MPS lacks)."""
+    if str(device) == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(device)
+
+
+class MatchingProblem:
+    """Two state dicts of one symmetry, as float64 copies on ``device``, cut into blocks.
+
+    names: the tensors that count (default ``cost_tensors``); ``without_biases()`` gives the same problem on weights alone.
+    """
+
+    def __init__(
+        self,
+        symmetry: Symmetry,
+        anchor: StateDict,
+        moving: StateDict,
+        *,
+        names: Iterable[str] | None = None,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.symmetry, self.anchor, self.moving = symmetry, anchor, moving
+        self.device = resolve_device(device)
+        self.names = cost_tensors(symmetry) if names is None else tuple(names)
+        self.blocks: list[tuple[Block, Block]] = []
+        self.occurrences: dict[str, list[tuple[int, int]]] = {name: [] for name in symmetry.groups}
+        self.constant = 0.0
+        for name in self.names:
+            if not anchor[name].is_floating_point():
+                continue
+            first, second = (state[name].detach().to(self.device, torch.float64).contiguous() for state in (anchor, moving))
+            layouts = symmetry.tensors[name].layouts
+            for pair in zip(blocks(first, layouts), blocks(second, layouts), strict=True):
+                labels = [label for label in pair[0].labels if label in symmetry.groups]
+                if not labels:
+                    self.constant += float((pair[0].view * pair[1].view).sum())
+                    continue
+                for axis, label in enumerate(pair[0].labels):
+                    if label in symmetry.groups:
+                        self.occurrences[label].append((len(self.blocks), axis))
+                self.blocks.append(pair)
+
+    def without_biases(self) -> MatchingProblem:
+        names = [name for name in self.names if len(self.symmetry.tensors[name].shape) > 1]
+        return MatchingProblem(self.symmetry, self.anchor, self.moving, names=names, device=self.device)
+
+    @cached_property
+    def neighbours(self) -> dict[str, frozenset[str]]:
+        """Factor -> the other factors that share a tensor block with it: the ones its cost matrix depends on."""
+        found: dict[str, set[str]] = {name: set() for name in self.symmetry.groups}
+        for block, _ in self.blocks:
+            labels = {label for label in block.labels if label in found}
+            for label in labels:
+                found[label] |= labels - {label}
+        for name, group in self.symmetry.groups.items():
+            for outer in group.over:
+                found[name].add(outer)
+                found[outer].add(name)
+        return {name: frozenset(names) for name, names in found.items()}
+
+    @cached_property
+    def quadratic(self) -> frozenset[str]:
+        """Factors that label two axes of one block (a square recurrent matrix): there the objective is not linear in them."""
+        return frozenset(label for block, _ in self.blocks for label in block.labels if label and block.labels.count(label) > 1)
+
+    @cached_property
+    def dependents(self) -> dict[str, tuple[str, ...]]:
+        """Outer factor -> the factors with one copy for each of its values."""
+        groups = self.symmetry.groups
+        return {name: tuple(n for n, g in groups.items() if name in g.over) for name in groups}
+
+    def objective(self, element: Element) -> float:
+        """Σ_k ⟨A_k, π(B_k)⟩ over the tensors that count, in float64."""
+        total = sum((a.view * element.apply_to_block(b)).sum() for a, b in self.blocks)
+        return self.constant + float(total)
+
+    def work(self, factor: str) -> float:
+        """Rough multiply-adds of one visit: the products that build the cost matrix, and the cube of the assignment."""
+        group = self.symmetry.groups[factor]
+        products = sum(group.size * self.blocks[index][0].view.numel() for index, _ in self.occurrences[factor])
+        return products + group.copies * group.size**3
+
+
+def moved(block: Block, element: Element, skip: Iterable[int]) -> Tensor:
+    """The block moved on every axis but those in ``skip``."""
+    held = set(skip)
+    labels = tuple(None if axis in held else label for axis, label in enumerate(block.labels))
+    return element.apply_to_block(Block(block.view, labels, block.origin))
+
+
+class CostMatrices:
+    """Cost matrices of a problem; a block's share is computed again only where a permutation it depends on was replaced."""
+
+    def __init__(self, problem: MatchingProblem) -> None:
+        self._problem = problem
+        self._shares: dict[tuple[int, int], tuple[tuple[Tensor, ...], Tensor]] = {}
+
+    def of(self, factor: str, element: Element, *, only: set[str] | None = None) -> Tensor | None:
+        """C of shape (*sizes of the factors it is over, n, n): ``C[β][i, j]`` for destination unit i and source unit j of copy β.
+
+        only: use just the blocks whose other factors all lie in this set (None where there is no such block).
+        """
+        total = None
+        for index, axis in self._problem.occurrences[factor]:
+            labels = self._problem.blocks[index][0].labels
+            others = tuple(label for d, label in enumerate(labels) if d != axis and label in self._problem.symmetry.groups)
+            if only is not None and not set(others) <= only:
+                continue
+            share = self._share(index, axis, factor, others, element)
+            total = share if total is None else total + share
+        return total
+
+    def _share(self, index: int, axis: int, factor: str, others: tuple[str, ...], element: Element) -> Tensor:
+        # Unchanged permutations are the same tensor objects, so identity tells whether a share is still valid.
+        depends = tuple(element.permutations[name] for name in others)
+        known = self._shares.get((index, axis))
+        if known is not None and all(a is b for a, b in zip(known[0], depends, strict=True)):
+            return known[1]
+        first, second = self._problem.blocks[index]
+        outer = [first.coordinate_of(axis, name) for name in self._problem.symmetry.groups[factor].over]
+        held = [axis]
+        share = front(first.view, outer, axis) @ front(moved(second, element, held), outer, axis).mT
+        self._shares[index, axis] = depends, share
+        return share
+
+
+def front(view: Tensor, outer: list[int], axis: int) -> Tensor:
+    """Axes ``outer`` first, then ``axis``, and everything else flattened: (*outer sizes, n, rest)."""
+    rest = [d for d in range(view.dim()) if d != axis and d not in outer]
+    return view.permute(*outer, axis, *rest).flatten(len(outer) + 1) if rest else view.permute(*outer, axis).unsqueeze(-1)
+
+
+def require_shared(symmetry: Symmetry) -> None:
+    """Raise where the symmetry has nothing to match with: zero groups is never a success."""
+    if not symmetry.groups:
+        raise WorkbenchError(
+            "The symmetry has no factor, so there is nothing to align",
+            expected="at least one group of units that may change places",
+            cause="every axis is pinned; see symmetry.pinned for the reasons",
+            next_step="look at symmetry.explain()",
+        )

@@ -1,0 +1,121 @@
+"""Paths between models: callables t -> state dict.
+
+    LinearPath:     θ(t) = (1 − t) A + t B
+    PolygonalPath:  through K points, each leg an equal share of [0, 1]
+    BezierPath:     θ(t) = Σ_k C(n, k) (1 − t)^(n−k) t^k θ_k      (Garipov et al., arXiv 1802.10026, for n = 2)
+
+Ends (and the corners of a polygon) are bit-equal to what was given, in its dtype; where all points agree in an entry, so does
+every θ(t). Tensors that are not floating point (``num_batches_tracked``, index buffers) cannot be mixed: they are copied from
+the point with the largest weight, the earlier one on a tie (for a line: from A up to t = ½, else from B).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from workbench.errors import WorkbenchError
+from workbench.states import StateDict, clone, require_same_tensors, storage_key
+
+
+@runtime_checkable
+class Path(Protocol):
+    """A curve in weight space; t runs over [0, 1]. Every call returns new tensors."""
+
+    def __call__(self, t: float, /) -> dict[str, Tensor]: ...
+
+
+def mix(states: Sequence[StateDict], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Σ_i weights_i · states_i per float tensor, in the states' dtype (half precision is summed in float32, then rounded once).
+
+    An entry in which all states agree is returned unchanged, whatever the rounding of the weights. Ties are kept.
+    """
+    largest = max(range(len(weights)), key=lambda i: weights[i])
+    if weights[largest] == 1 and not any(w for i, w in enumerate(weights) if i != largest):
+        return clone(states[largest])
+    done: dict[tuple, Tensor] = {}
+    out: dict[str, Tensor] = {}
+    for name in states[0]:
+        tensors = [state[name].detach() for state in states]
+        key = tuple(storage_key(tensor) for tensor in tensors)
+        if key not in done:
+            done[key] = _mix_tensors(tensors, weights) if _mixes(tensors[0]) else tensors[largest].clone()
+        out[name] = done[key]
+    return out
+
+
+def _mixes(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _mix_tensors(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    work = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    total = tensors[0].to(work) * weights[0]
+    agree = torch.ones_like(tensors[0], dtype=torch.bool)
+    for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
+        total = total + tensor.to(work) * weight
+        agree = agree & (tensor == tensors[0])
+    return torch.where(agree, tensors[0].to(dtype), total.to(dtype))
+
+
+def _require(points: Sequence[StateDict], least: int, kind: str) -> None:
+    if len(points) < least:
+        raise WorkbenchError(f"{kind} was given {len(points)} point(s)", expected=f"at least {least}")
+    for index, point in enumerate(points[1:], start=1):
+        require_same_tensors(points[0], point, names=("first point", f"point {index + 1}"))
+
+
+@dataclass(frozen=True, eq=False)
+class LinearPath:
+    """(1 − t) a + t b; ``LinearPath(a, b)(0.0)`` is bit-equal to a and ``(1.0)`` to b."""
+
+    a: StateDict
+    b: StateDict
+
+    def __post_init__(self) -> None:
+        _require((self.a, self.b), 2, "LinearPath")
+
+    def __call__(self, t: float, /) -> dict[str, Tensor]:
+        return mix((self.a, self.b), (1 - t, t))
+
+
+@dataclass(frozen=True, eq=False)
+class PolygonalPath:
+    """Straight legs through ``points``; point i is met at t = i / (len − 1), bit-exactly."""
+
+    points: Sequence[StateDict]
+
+    def __post_init__(self) -> None:
+        _require(self.points, 2, "PolygonalPath")
+
+    def __call__(self, t: float, /) -> dict[str, Tensor]:
+        legs = len(self.points) - 1
+        place = t * legs
+        # t = i / legs may miss the corner by one rounding; a corner is meant.
+        nearest = min(max(round(place), 0), legs)
+        if math.isclose(place, nearest, rel_tol=0, abs_tol=1e-12 * legs):
+            return clone(self.points[nearest])
+        leg = min(max(math.floor(place), 0), legs - 1)
+        return mix(self.points[leg : leg + 2], (1 - (place - leg), place - leg))
+
+
+@dataclass(frozen=True, eq=False)
+class BezierPath:
+    """The Bézier curve of ``points``: it starts at the first and ends at the last, and bends towards the others."""
+
+    points: Sequence[StateDict]
+
+    def __post_init__(self) -> None:
+        _require(self.points, 2, "BezierPath")
+
+    def __call__(self, t: float, /) -> dict[str, Tensor]:
+        n = len(self.points) - 1
+        return mix(self.points, [math.comb(n, k) * (1 - t) ** (n - k) * t**k for k in range(n + 1)])
