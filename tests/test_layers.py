@@ -155,7 +155,9 @@ def test_workbench_never_imports_relatively():
 
 def _pulled_in(code: str, names) -> list[str]:
     script = f"{code}\nimport sys\nprint([n for n in {tuple(names)!r} if n in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ), cwd=ROOT, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=dict(os.environ), cwd=ROOT, check=True
+    )
     return ast.literal_eval(done.stdout)
 
 

@@ -17,7 +17,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     pair = inputs.read_pair(arguments)
-    from workbench.checkpoints import save_checkpoint
     from workbench.matching import align
     from workbench.symmetry import discover_symmetry
 
@@ -35,6 +34,23 @@ def run(arguments: argparse.Namespace) -> int:
             progress=report,
         )
     if arguments.out:
-        save_checkpoint(found.aligned, arguments.out, metadata=pair.metadata_of_aligned(found))
+        pair.write_aligned(found, arguments.out)
         console.note(f"wrote {arguments.out}")
-    return 0
+    kept = found.preservation
+    data = {"a": pair.names[0], "b": pair.names[1], "model": pair.model_name, **found.summary()}
+    data["notes"] = [*pair.notes, *found.notes]
+    rows = [
+        ["distance between A and B", found.distance_before, found.distance_after],
+        ["objective", found.history[0].objective if found.history else None, found.objective],
+    ]
+    words = [
+        f"{found.settings['matcher']}: {found.sweeps} sweeps, {found.seconds:.2f} s, {found.data_used}; "
+        + ("no single move is left (a local optimum)" if found.converged else "stopped with moves left"),
+        f"units moved: {', '.join(f'{name} {count}' for name, count in found.units_moved.items())}",
+        f"function of B {'kept' if kept.passed else 'NOT KEPT'}: outputs changed by at most {kept.max_abs_change:.1e} "
+        f"(largest output {kept.scale:.3g}, {kept.examples} examples, {kept.dtype})",
+        *data["notes"],
+    ]
+    table = console.table(["", "before", "after"], rows)
+    console.answer(arguments, data, "\n".join([pair.heading(), "", table, "", *words]))
+    return 0 if kept.passed else 1

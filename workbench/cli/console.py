@@ -67,8 +67,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
     def line(items: Sequence[str]) -> str:
         return "  ".join(
-            item.rjust(width) if flush else item.ljust(width)
-            for item, width, flush in zip(items, widths, right, strict=True)
+            item.rjust(width) if flush else item.ljust(width) for item, width, flush in zip(items, widths, right, strict=True)
         ).rstrip()
 
     return "\n".join([line(header), "  ".join("-" * width for width in widths), *(line(row) for row in cells)])

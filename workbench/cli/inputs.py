@@ -7,17 +7,23 @@ it belongs to; ``--model`` and ``--task`` say so where it does not, and win wher
 from __future__ import annotations
 
 import argparse
+import json
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.cli.console import plain
 from workbench.errors import WorkbenchError
 from workbench.options import parse_options
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
+    from workbench.architectures import Architecture, OutsideModel
     from workbench.checkpoints import Checkpoint
+    from workbench.matching import Alignment
     from workbench.states import StateDict
     from workbench.tasks import Task
 
@@ -34,13 +40,33 @@ class Pair:
     model: nn.Module
     model_name: str
     task: Task
+    metadata: Mapping[str, str]
     notes: tuple[str, ...]
+
+    def heading(self) -> str:
+        """What is compared, in three lines."""
+        return f"A     {self.names[0]}\nB     {self.names[1]}\nmodel {self.model_name} on {self.task.name}"
+
+    def write_aligned(self, alignment: Alignment, path: str | os.PathLike[str]) -> None:
+        """The aligned B as a checkpoint that keeps what B's own metadata said, and says how it was moved."""
+        from workbench.checkpoints import save_checkpoint
+
+        moved = {
+            "aligned_to": str(self.names[0]),
+            "aligned_from": str(self.names[1]),
+            "alignment": json.dumps(plain(alignment.settings)),
+        }
+        save_checkpoint(alignment.aligned, path, metadata={**self.metadata, **moved})
 
 
 def add_pair(parser: argparse.ArgumentParser) -> None:
     """``A B --model --task --root --key``."""
-    parser.add_argument("a", metavar="A", nargs="?", help="the anchor: a checkpoint file or folder, or the name of a shipped checkpoint")
-    parser.add_argument("b", metavar="B", nargs="?", help="the checkpoint that is moved onto A (default for both: a shipped pair)")
+    parser.add_argument(
+        "a", metavar="A", nargs="?", help="the anchor: a checkpoint file or folder, or the name of a shipped checkpoint"
+    )
+    parser.add_argument(
+        "b", metavar="B", nargs="?", help="the checkpoint that is moved onto A (default for both: a shipped pair)"
+    )
     parser.add_argument("--model", help="architecture: a built-in name, name:key=value,…, or package.module:factory")
     parser.add_argument("--key", help="where the weights lie inside a file that holds several state dicts")
     add_task(parser)
@@ -53,9 +79,27 @@ def add_task(parser: argparse.ArgumentParser) -> None:
 
 def add_matching(parser: argparse.ArgumentParser) -> None:
     """``--matcher --seed --device``."""
-    parser.add_argument("--matcher", default="weights", help="how to match, see `workbench methods`: name or name:key=value,… (default: %(default)s)")
+    parser.add_argument(
+        "--matcher",
+        default="weights",
+        help="how to match, see `workbench methods`: name or name:key=value,… (default: %(default)s)",
+    )
     add_seed(parser)
     add_device(parser)
+
+
+def add_spectra(parser: argparse.ArgumentParser) -> None:
+    """``--gamma --no-null``."""
+    parser.add_argument(
+        "--gamma",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.3, 0.5],
+        help="keep singular directions of at least this share of a layer's largest value (default: 0 0.3 0.5)",
+    )
+    parser.add_argument(
+        "--no-null", action="store_true", help="leave out the unrelated networks that R is printed beside (faster)"
+    )
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +111,9 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 
 def add_points(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--points", type=int, default=25, help="number of points on the path, ends included (default: %(default)s)")
+    parser.add_argument(
+        "--points", type=int, default=25, help="number of points on the path, ends included (default: %(default)s)"
+    )
 
 
 def read_checkpoint(text: str, *, key: str | None = None) -> Checkpoint:
@@ -88,37 +134,43 @@ def read_checkpoint(text: str, *, key: str | None = None) -> Checkpoint:
 
 def read_pair(arguments: argparse.Namespace) -> Pair:
     """What the arguments of ``add_pair`` stand for; raises WorkbenchError where something is missing or does not fit."""
+    from workbench.checkpoints import fit_to_model
+
     if arguments.a is not None and arguments.b is None:
         raise WorkbenchError("One checkpoint was given", expected="two, A and B, or none for the shipped pair")
     names = (arguments.a, arguments.b) if arguments.a is not None else SHIPPED_PAIR
     first, second = (read_checkpoint(name, key=arguments.key) for name in names)
-    model, model_name = read_model(arguments.model, first)
+    described = read_described(arguments.model, first)
+    model = described.build().eval()
     return Pair(
-        names,
-        fit(first, model),
-        fit(second, model),
-        model,
-        model_name,
-        read_task(arguments, first),
-        tuple(f"{name}: {note}" for name, item in zip(names, (first, second), strict=True) for note in item.notes),
+        names=names,
+        anchor=fit_to_model(first, model),
+        moving=fit_to_model(second, model),
+        model=model,
+        model_name=str(described),
+        task=read_task(arguments, first),
+        metadata=second.metadata,
+        notes=tuple(f"{name}: {note}" for name, item in zip(names, (first, second), strict=True) for note in item.notes),
     )
 
 
-def read_model(text: str | None, checkpoint: Checkpoint | None) -> tuple[nn.Module, str]:
-    """The module ``--model`` names, else the one the checkpoint's metadata describes; and its name in words."""
+def read_architecture(text: str) -> Architecture | OutsideModel:
+    """What MODEL names; it has ``build()`` and ``describe()``."""
     from workbench.architectures import resolve_model
 
-    if text is not None:
-        model = resolve_model(text)
-        return model, text
-    architecture = None if checkpoint is None else checkpoint.architecture
-    if architecture is None:
+    return resolve_model(text)
+
+
+def read_described(text: str | None, checkpoint: Checkpoint) -> Architecture | OutsideModel:
+    """The architecture ``--model`` names, else the one the checkpoint's metadata describes."""
+    described = read_architecture(text) if text is not None else checkpoint.architecture
+    if described is None:
         raise WorkbenchError(
-            f"{checkpoint.source if checkpoint else 'The checkpoint'} does not say which architecture it belongs to",
+            f"{checkpoint.source} does not say which architecture it belongs to",
             expected="a file written by `workbench train`, or the option --model",
-            next_step="pass --model mlp:inputs=784,outputs=10,width=512 or --model my_package.my_module:make_model",
+            next_step="pass --model mlp:inputs=784,width=512 or --model my_package.my_module:make_model",
         )
-    return architecture.build(), architecture.describe()
+    return described
 
 
 def read_task(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> Task:
@@ -127,7 +179,8 @@ def read_task(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> T
 
     text = arguments.task or (checkpoint.metadata.get("task") if checkpoint is not None else None)
     if text is None:
-        raise WorkbenchError("No task was named, and the checkpoint does not say on which it was trained", expected=f"--task with one of {', '.join(TASKS)}")
+        silent = "" if checkpoint is None else f", and {checkpoint.source} does not say on which it was trained"
+        raise WorkbenchError(f"No task was named{silent}", expected=f"--task with one of {', '.join(TASKS)}")
     name, _, rest = text.partition(":")
     options: dict[str, Any] = parse_options(rest)
     if arguments.root is not None:
@@ -135,8 +188,47 @@ def read_task(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> T
     return task(name, **options)
 
 
-def fit(checkpoint: Checkpoint, model: nn.Module) -> StateDict:
-    """The checkpoint's tensors under the model's names; raises with the counts where not every tensor has its place."""
-    from workbench.checkpoints import fit_to_model
+def read_matcher(text: str) -> Any:
+    """The matcher ``--matcher`` names, with options as in ``weights:max_sweeps=20``."""
+    from workbench.matching import MATCHERS
+    from workbench.options import complete_options
 
-    return fit_to_model(checkpoint, model)
+    name, _, rest = text.partition(":")
+    factory = MATCHERS[name]
+    return factory(**complete_options("matcher", name, factory, parse_options(rest)))
+
+
+def example_inputs(arguments: argparse.Namespace, described: Architecture | OutsideModel) -> tuple[Tensor, ...]:
+    """Inputs to export a model with: ``--input`` shapes, else examples of ``--task``, else the built-in's own size."""
+    import torch
+
+    if arguments.input:
+        return tuple(_example(text) for text in arguments.input)
+    if arguments.task:
+        return read_task(arguments, None).example_inputs
+    options = getattr(described, "options", {})
+    if "inputs" in options:
+        return (torch.rand(2, options["inputs"], generator=torch.Generator().manual_seed(0)),)
+    if "channels" in options:
+        side = options.get("size", 32)
+        return (torch.rand(2, options["channels"], side, side, generator=torch.Generator().manual_seed(0)),)
+    raise WorkbenchError(
+        f"Nothing says what {described} takes as input",
+        expected="the shape of one example batch, or a task",
+        next_step="pass --input 2x3x32x32, or --task NAME",
+    )
+
+
+def _example(text: str) -> Tensor:
+    """``"2x3x32x32"`` -> a random float batch; ``"2x16+int"`` -> integers 0 and 1."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    shape, plus, kind = text.partition("+")
+    sizes = shape.lower().split("x")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes) or (plus and kind != "int"):
+        raise WorkbenchError(
+            f"The input shape {text!r} cannot be read", expected="sizes with x between them: 2x3x32x32, or 2x16+int"
+        )
+    dims = [int(size) for size in sizes]
+    return torch.randint(0, 2, dims, generator=generator) if plus else torch.randn(dims, generator=generator)

@@ -16,15 +16,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--address",
         default="127.0.0.1",
-        help="address to listen on (default: %(default)s, this machine only; 0.0.0.0 lets others in, and nothing asks for a password)",
+        help="address to listen on (default: %(default)s, only this machine; 0.0.0.0 lets others in, without a password)",
     )
-    parser.add_argument("--checkpoints", metavar="DIR", help="folder whose checkpoints the dashboard offers, beside the shipped ones")
+    parser.add_argument(
+        "--checkpoints", metavar="DIR", help="folder whose checkpoints the dashboard offers, beside the shipped ones"
+    )
     parser.add_argument("--show", action="store_true", help="open a browser window")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.checkpoints is not None and not Path(arguments.checkpoints).is_dir():
-        raise WorkbenchError(f"There is no folder {arguments.checkpoints}", expected="a folder of checkpoints for --checkpoints")
+        raise WorkbenchError(
+            f"There is no folder {arguments.checkpoints}", expected="a folder of checkpoints for --checkpoints"
+        )
     _require_free(arguments.address, arguments.port)
     from workbench.shipped.apps.server import serve
 

@@ -1,0 +1,252 @@
+"""The command line: answers on the standard output, exit codes, and no traceback for a user's mistake."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import xarray as xr
+
+from workbench.checkpoints import load_checkpoint, save_checkpoint, shipped_checkpoint
+from workbench.cli import COMMANDS, console, main
+
+PAIR = ("digits-mlp-w16-seed0", "digits-mlp-w16-seed1")
+
+
+@pytest.fixture
+def call(capsys):
+    """Run one command in this process: exit code, standard output, error stream."""
+
+    def run(*words):
+        code = main([str(word) for word in words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def answer(call, *words):
+    code, out, err = call(*words, "--json")
+    assert code == 0, err
+    return json.loads(out, parse_constant=lambda text: pytest.fail(f"{text} is not strict JSON"))
+
+
+# -- compare, the main road
+
+
+def test_compare_on_the_shipped_wide_pair(call):
+    """No arguments: the figures of two digits networks of width 256 (ranges from three pairs trained elsewhere)."""
+    found = answer(call, "compare", "--no-null")
+    assert found["alignment"]["function_kept"]["passed"]
+    assert found["alignment"]["function_kept"]["max_abs_change"] < 1e-5
+    naive, aligned = (found["barriers"][name]["loss"]["train"] for name in ("naive", "aligned"))
+    assert 0.1 < naive < 0.6
+    assert 0 <= aligned < 0.03
+
+
+def test_compare_leaves_a_report_the_numbers_and_the_aligned_checkpoint(call, tmp_path):
+    out = tmp_path / "result"
+    found = answer(call, "compare", *PAIR, "--points", "5", "--out", out)
+    assert json.loads((out / "comparison.json").read_text()) == found
+    with xr.open_dataset(out / "comparison.nc", engine="h5netcdf") as numbers:
+        assert numbers.sizes["t"] == 5
+    report = (out / "report.html").read_text()
+    assert "Bokeh" in report
+    assert 'src="http' not in report, "the report must open without a network"
+    aligned, moving = load_checkpoint(out / "aligned.safetensors"), shipped_checkpoint(PAIR[1])
+    assert aligned.metadata["aligned_to"] == PAIR[0]
+    assert not torch.equal(aligned.state["layers.0.weight"], moving.state["layers.0.weight"])
+    x = torch.rand(8, 64)
+    model = moving.architecture.build().eval()
+    outputs = [torch.func.functional_call(model, dict(state), (x,)) for state in (moving.state, aligned.state)]
+    torch.testing.assert_close(*outputs)
+
+
+def test_the_table_says_what_was_measured(call):
+    code, out, err = call("compare", *PAIR, "--points", "5")
+    assert code == 0, err
+    for word in ("naive", "aligned", "null", "train", "test", "loss", "accuracy", "kept", "digits", "mlp"):
+        assert word in out
+    assert "\x1b" not in out + err, "no terminal codes where nothing is a terminal"
+
+
+# -- the single steps
+
+
+def test_align_then_barrier_is_the_aligned_barrier_of_compare(call, tmp_path):
+    file = tmp_path / "aligned.safetensors"
+    alignment = answer(call, "align", *PAIR, "--out", file)
+    assert alignment["distance_after"] < alignment["distance_before"]
+    barrier = answer(call, "barrier", PAIR[0], file, "--points", "7")
+    both = answer(call, "compare", *PAIR, "--points", "7", "--no-null")
+    assert barrier["barrier"]["loss"]["linear"]["train"] == pytest.approx(both["barriers"]["aligned"]["loss"]["train"])
+    # the control: without the alignment the barrier is another one
+    naive = answer(call, "barrier", *PAIR, "--points", "7")
+    assert naive["barrier"]["loss"]["linear"]["train"] > 1.2 * barrier["barrier"]["loss"]["linear"]["train"]
+
+
+def test_barrier_of_a_model_with_itself_is_zero(call):
+    found = answer(call, "barrier", PAIR[0], PAIR[0], "--points", "5")
+    assert all(abs(value) < 1e-6 for by in found["barrier"].values() for splits in by.values() for value in splits.values())
+
+
+def test_spectra(call):
+    found = answer(call, "spectra", *PAIR, "--no-null", "--gamma", "0", "0.3")
+    before, after = (found["total"][stage] for stage in ("before", "after"))
+    assert set(before) == {"0.0", "0.3"}
+    assert all(after[gamma] > before[gamma] for gamma in before)
+
+
+def test_symmetry(call, tmp_path):
+    found = answer(call, "symmetry", "mlp:width=16", "--out", tmp_path / "group.json")
+    assert found["proof"]["passed"]
+    assert [group["size"] for group in found["groups"].values()] == [16, 16]
+    assert json.loads((tmp_path / "group.json").read_text())["groups"].keys() == found["groups"].keys()
+
+
+def test_symmetry_of_somebody_elses_code(call, tmp_path, monkeypatch):
+    (tmp_path / "strange_nets.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = answer(call, "symmetry", "strange_nets:make", "--input", "2x3")
+    assert [group["size"] for group in found["groups"].values()] == [5]
+    code, _, err = call("symmetry", "strange_nets:make")
+    assert code == 2
+    assert "--input" in err
+
+
+def test_train_writes_checkpoints_that_name_their_architecture(call, tmp_path):
+    found = answer(call, "train", "mlp:width=8", "--task", "digits", "--seeds", "3", "4", "--epochs", "1", "--out", tmp_path)
+    files = [item["file"] for item in found["checkpoints"]]
+    assert [load_checkpoint(file).metadata["seed"] for file in files] == ["3", "4"]
+    answer(call, "barrier", *files, "--points", "3")
+
+
+def test_methods_lists_what_is_registered(call):
+    found = answer(call, "methods")
+    assert "weights" in [item["name"] for item in found["matchers"]]
+    assert set(PAIR) <= set(found["checkpoints"])
+    code, out, _ = call("methods", "weights")
+    assert code == 0
+    assert "max_sweeps" in out
+
+
+# -- wrong use: exit code 2, one message, no traceback
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["comprae"], "did you mean 'compare'"),
+        (["compare", "only-one"], "two, A and B"),
+        (["compare", "no-such-file.pt", "other.pt"], "no-such-file.pt"),
+        (["compare", *PAIR, "--matcher", "weigths"], "did you mean 'weights'"),
+        (["compare", *PAIR, "--matcher", "weights:speed=3"], "speed"),
+        (["compare", *PAIR, "--task", "digit"], "did you mean 'digits'"),
+        (["compare", *PAIR, "--task", "mnist"], "root"),
+        (["compare", *PAIR, "--model", "mlp:width=32"], "layers.0.weight"),
+        (["compare", *PAIR, "--points", "1"], "points"),
+        (["compare", PAIR[0], "digits-mlp-w32-seed0"], "layers.0.weight"),
+        (["barrier", *PAIR, "--definition", "liner"], "did you mean 'linear'"),
+        (["symmetry", "mpl"], "did you mean 'mlp'"),
+        (["symmetry", "mlp", "--input", "2xtwo"], "2x3x32x32"),
+        (["train", "mlp"], "--task"),
+        (["serve", "--checkpoints", "no-such-folder"], "no-such-folder"),
+        (["methods", "weigths"], "did you mean 'weights'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_gets_one_message(call, words, message):
+    code, out, err = call(*words)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_wrong_options_are_wrong_use(call):
+    for words in (["compare", "--no-such-option"], [], ["compare", "--points", "many"]):
+        code, _, err = call(*words)
+        assert code == 2
+        assert "usage" in err
+
+
+def test_a_damaged_file_is_named(call, tmp_path):
+    file = tmp_path / "half.pt"
+    file.write_bytes(b"PK\x03\x04 and then nothing")
+    code, _, err = call("barrier", file, file, "--model", "mlp", "--task", "digits")
+    assert code == 2
+    assert "half.pt" in err
+
+
+def test_weights_that_are_not_finite_are_refused_by_name(call, tmp_path):
+    good = shipped_checkpoint(PAIR[0])
+    state = {name: tensor.clone() for name, tensor in good.state.items()}
+    state["layers.1.weight"][0, 0] = float("nan")
+    save_checkpoint(state, tmp_path / "bad.safetensors", metadata=good.metadata)
+    code, _, err = call("align", PAIR[0], tmp_path / "bad.safetensors")
+    assert code == 2
+    assert "layers.1.weight" in err
+
+
+def test_a_taken_port_is_said_before_anything_starts(call):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, _, err = call("serve", "--port", taken.getsockname()[1])
+    assert code == 2
+    assert "--port" in err
+
+
+# -- the process around it
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(call, command):
+    code, out, _ = call(command, "--help")
+    assert code == 0
+    assert "--json" in out
+
+
+def test_python_m_workbench_and_its_exit_code():
+    for words, code in ((["methods", "--json"], 0), (["comprae"], 2)):
+        done = subprocess.run([sys.executable, "-m", "workbench", *words], capture_output=True, text=True, env=dict(os.environ))
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr
+
+
+def test_json_never_holds_what_json_does_not_know():
+    assert console.plain({"a": [float("nan"), float("inf"), 1.5], 2: torch.tensor([1, 2])}) == {
+        "a": [None, None, 1.5],
+        "2": [1, 2],
+    }
+
+
+def test_progress_draws_nothing_where_the_error_stream_is_no_terminal(capsys):
+    from workbench.progress import Reporter
+
+    with console.progress() as report:
+        Reporter(report, "matching", total=2).step(objective=1.0)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_ctrl_c_stops_at_the_next_step():
+    import signal
+
+    from workbench.errors import Cancelled
+    from workbench.progress import Reporter
+
+    with console.progress() as report:
+        reporter = Reporter(report, "matching", total=3)
+        reporter.step()
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Cancelled):
+            reporter.step()
+    # outside, Ctrl-C is again what it was
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
