@@ -12,11 +12,10 @@ from workbench.errors import WorkbenchError
 from workbench.progress import Progress
 from workbench.symmetry import proof
 from workbench.symmetry.capture import MOVABLE, Capture, capture
-from workbench.symmetry.dependence import dependent_factors
+from workbench.symmetry.dependence import Dependence, acyclic, join, joint_pairs
 from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, Symmetry, TensorEntry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum, movable, strip_factor
-from workbench.symmetry.records import TensorType
 from workbench.symmetry.trees import Atom, Cat, Prod, Tree, atoms, normalise
 
 
@@ -56,23 +55,27 @@ def discover_symmetry(
 
 def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
     """Names for the factors, layouts for the tensors, reasons for the pinned axes."""
-    dependence = dependent_factors(walk)
-    names = _factor_names(captured, walk.parameters)
+    dependence = Dependence(walk.parameters, walk.records)
+    joint = joint_pairs(dependence, (axis for kind in walk.parameters.values() for axis in kind.axes))
+    merged = {atom for pair in joint for atom in pair}
+    over = acyclic({f: outer for f, outer in dependence.over.items() if f not in merged})
+    parameters = {name: [join(axis, joint) for axis in kind.axes] for name, kind in walk.parameters.items()}
+    names = _factor_names(captured, parameters)
     tensors: dict[str, TensorEntry] = {}
     pinned: list[PinnedAxis] = []
     unused = []
-    coordinate_names = {atom: f"={names.get(atom) or f'fixed{atom.id}'}" for over in dependence.values() for atom in over}
-    labels = {**coordinate_names, **names}
+    coordinates = dict.fromkeys(b for outer in over.values() for b in outer if b.pins)
+    labels = {**names, **{b: f"=fixed{number}" for number, b in enumerate(coordinates)}}
     roles = {name: role for role, name, _ in captured.roles.values()}
     for name, tensor in captured.state.items():
         canonical = captured.aliases.get(name, name)
-        kind = walk.parameters.get(canonical)
+        axes = parameters.get(canonical)
         shape = tuple(tensor.shape)
-        if kind is not None:
-            layouts = tuple(_layout(axis, labels) for axis in kind.axes)
+        if axes is not None:
+            layouts = tuple(_layout(axis, labels) for axis in axes)
             role = MOVED if any(movable(layout) for layout in layouts) else FIXED
             if name == canonical:
-                pinned += _pinned_axes(name, kind)
+                pinned += _pinned_axes(name, axes)
         else:
             layouts = tuple(Leaf(None, size) for size in shape)
             floating = tensor.is_floating_point() and roles.get(canonical, MOVABLE) == MOVABLE
@@ -82,11 +85,11 @@ def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
         tensors[name] = TensorEntry(shape, layouts, role)
     factors: dict[str, Mapping[str, Any]] = {}
     for atom, name in names.items():
-        over = dependence.get(atom, ())
+        outer = over.get(atom, ())
         factors[name] = {
             "size": atom.size,
-            "over": tuple(labels[other] for other in over),
-            "over_sizes": tuple(other.size for other in over),
+            "over": tuple(labels[b] for b in outer),
+            "over_sizes": tuple(b.size for b in outer),
             "ties": tuple(str(reason) for reason in atom.ties),
         }
     notes = []
@@ -102,7 +105,7 @@ def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
     )
 
 
-def _factor_names(captured: Capture, parameters: Mapping[str, TensorType]) -> dict[Atom, str]:
+def _factor_names(captured: Capture, parameters: Mapping[str, list[Tree]]) -> dict[Atom, str]:
     """A readable name for every free atom: the module that writes it (its tensor's first axis), else one that reads it."""
     names: dict[Atom, str] = {}
     taken: set[str] = set()
@@ -119,11 +122,11 @@ def _factor_names(captured: Capture, parameters: Mapping[str, TensorType]) -> di
             names[atom] = name
 
     ordered = [(name, parameters[name]) for name in captured.state if name in parameters]
-    for tensor, kind in ordered:
-        if kind.axes:
-            name_axis(tensor, kind.axes[0], "")
-    for tensor, kind in ordered:
-        for axis in kind.axes[1:]:
+    for tensor, axes in ordered:
+        if axes:
+            name_axis(tensor, axes[0], "")
+    for tensor, axes in ordered:
+        for axis in axes[1:]:
             name_axis(tensor, axis, ".in")
     return names
 
@@ -149,9 +152,9 @@ def _layout(tree: Tree, labels: Mapping[Atom, str]) -> Layout:
     return Leaf(None, tree.size)
 
 
-def _pinned_axes(name: str, kind: TensorType) -> list[PinnedAxis]:
+def _pinned_axes(name: str, axes: Sequence[Tree]) -> list[PinnedAxis]:
     out = []
-    for axis, tree in enumerate(kind.axes):
+    for axis, tree in enumerate(axes):
         reason = next((next(iter(atom.pins)) for atom in atoms(tree) if atom.pins), None)
         if reason is not None:
             out.append(PinnedAxis(name, axis, str(reason)))

@@ -49,12 +49,20 @@ class Element:
         return hash(tuple(sorted((name, tuple(perm.flatten().tolist())) for name, perm in self.permutations.items())))
 
     def _sources(self, name: str) -> tuple[Tensor, ...]:
-        """For every destination coordinate β of the factors ``name`` is over, the source coordinates, one grid per factor."""
+        """For every destination coordinate β of the factors ``name`` is over, the source coordinates, one grid per factor.
+
+        A factor it is over may itself depend on others; those are then among the ones ``name`` is over.
+        """
+        outer = self.over.get(name, ())
         sizes = self.permutations[name].shape[:-1]
-        lines = [
-            self.permutations.get(outer, torch.arange(size)) for size, outer in zip(sizes, self.over.get(name, ()), strict=True)
-        ]
-        return torch.meshgrid(*lines, indexing="ij") if lines else ()
+        grids = torch.meshgrid(*[torch.arange(size) for size in sizes], indexing="ij") if sizes else ()
+        at = dict(zip(outer, grids, strict=True))
+        return tuple(
+            self.permutations[other][tuple(at[inner] for inner in (*self.over.get(other, ()), other))]
+            if other in self.permutations
+            else at[other]
+            for other in outer
+        )
 
     def __matmul__(self, first: Element) -> Element:
         """``self @ first``: apply ``first``, then ``self``."""

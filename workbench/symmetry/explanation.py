@@ -79,7 +79,7 @@ def _proof(symmetry: Symmetry) -> str:
         f"(largest relative change {proof.max_relative_error:.1e}, limit 1e-9)."
     )
     if proof.dead:
-        text += "\n  Members whose own move changes nothing: " + ", ".join(f"{t} axis {a} ({g})" for g, t, a in proof.dead)
+        text += "\n  Tensors whose own move changes nothing: " + ", ".join(f"{tensor} ({group})" for group, tensor in proof.dead)
     if proof.untested:
-        text += f"\n  {proof.untested} members were not tested one by one."
+        text += f"\n  {proof.untested} tensors were not tested one by one."
     return text

@@ -19,7 +19,6 @@ from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
 from workbench.symmetry.capture import INPUT, MOVABLE, Capture, capture, split_inputs
-from workbench.symmetry.layout import strip_factor
 
 if TYPE_CHECKING:
     from workbench.symmetry.element import Element
@@ -36,15 +35,15 @@ class SymmetryCheck:
     """The verdict.
 
     max_relative_error: max |y − y'| / (max |y| + 1e-5 · largest activation) over all samples and shapes; per_group: the same
-    over the samples in which that factor moved; passed: all below 1e-9. dead: (factor, tensor, axis) whose own move changes
-    nothing (a key bias under softmax); untested: members whose leave-one-out test was left out for cost; shapes: input shapes
-    the test ran at; samples, seed: how many elements, and from which seed.
+    over the samples in which that factor moved; passed: all below 1e-9. dead: (factor, tensor) where leaving that tensor out
+    changes nothing (a key bias under softmax); untested: tensors whose leave-one-out test was left out for cost; shapes: the input
+    shapes it ran at; samples, seed: how many elements, and from which seed.
     """
 
     max_relative_error: float
     per_group: Mapping[str, float]
     passed: bool
-    dead: tuple[tuple[str, str, int], ...] = ()
+    dead: tuple[tuple[str, str], ...] = ()
     untested: int = 0
     shapes: tuple[str, ...] = ()
     samples: int = 0
@@ -52,8 +51,7 @@ class SymmetryCheck:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SymmetryCheck:
-        dead = tuple((group, tensor, axis) for group, tensor, axis in data["dead"])
-        return cls(**{**data, "dead": dead, "shapes": tuple(data["shapes"])})
+        return cls(**{**data, "dead": tuple((group, tensor) for group, tensor in data["dead"]), "shapes": tuple(data["shapes"])})
 
 
 class Widened(Interpreter):
@@ -175,17 +173,17 @@ class _Bench:
             if matters
         ]
 
-    def _moved(self, element: Element, without: tuple[str, str, int] | None = None) -> dict[str, Tensor]:
+    def _moved(self, element: Element, without: tuple[str, str] | None = None) -> dict[str, Tensor]:
         moved = {}
         for name, tensor in self.weights.items():
-            layouts = list(self.symmetry.tensors[name].layouts)
+            here = element
             if without is not None and without[1] == name:
-                layouts[without[2]] = strip_factor(layouts[without[2]], {without[0]})
-            moved[name] = element.apply_to_tensor(tensor, layouts)
+                here = element.restrict(factor for factor in element.permutations if factor != without[0])
+            moved[name] = here.apply_to_tensor(tensor, self.symmetry.tensors[name].layouts)
         return moved
 
-    def error(self, element: Element, without: tuple[str, str, int] | None = None) -> float:
-        """Relative change of the output under ``element``; ``without``: a (factor, tensor, axis) that is not moved along."""
+    def error(self, element: Element, without: tuple[str, str] | None = None) -> float:
+        """Relative change of the output under ``element``; ``without``: a (factor, tensor) that is not moved along."""
         worst = 0.0
         for before, after in zip(self.reference, self._run(self._moved(element, without)), strict=True):
             if not before.is_floating_point() and not before.is_complex():
@@ -220,13 +218,13 @@ class _Bench:
         """Factors that depend on ``name``: their copies move with it."""
         return [other for other, group in self.symmetry.groups.items() if name in group.over]
 
-    def _leave_one_out(self) -> tuple[tuple[tuple[str, str, int], ...], int]:
-        """Members whose own move changes nothing. Fixed-point-free elements are used: a random one of S_2 is often the identity."""
+    def _leave_one_out(self) -> tuple[tuple[tuple[str, str], ...], int]:
+        """Tensors whose own move changes nothing. Fixed-point-free elements are used: a random one of S_2 is often the identity."""
         tests = [
-            (name, member.tensor, member.axis)
+            (name, tensor)
             for name, group in self.symmetry.groups.items()
-            if len(group.members) > 1
-            for member in group.members
+            if len(tensors := dict.fromkeys(member.tensor for member in group.members)) > 1
+            for tensor in tensors
         ]
         nodes = len(self.captured.program.graph.nodes)
         affordable = max(1, _LEAVE_ONE_OUT_BUDGET // (nodes * (1 + sum(w.numel() for w in self.weights.values()) // 10**6)))
