@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     from workbench.symmetry import discover_symmetry
 
     with console.progress() as report:
-        symmetry = discover_symmetry(pair.model, pair.task.example_inputs)
+        symmetry = discover_symmetry(pair.model, pair.task.example_inputs, progress=report)
         found = align(
             symmetry,
             pair.anchor,

@@ -6,6 +6,7 @@ import argparse
 import socket
 from pathlib import Path
 
+from workbench.cli import console, inputs
 from workbench.errors import WorkbenchError
 
 HELP = "start the dashboard in the browser"
@@ -21,18 +22,34 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoints", metavar="DIR", help="folder whose checkpoints the dashboard offers, beside the shipped ones"
     )
+    parser.add_argument("--data", metavar="DIR", help="folder with the files of tasks that are not embedded (MNIST, CIFAR-10)")
+    parser.add_argument(
+        "--model", help="architecture of checkpoints that do not say theirs: name:key=value,… or package.module:factory"
+    )
     parser.add_argument("--show", action="store_true", help="open a browser window")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.checkpoints is not None and not Path(arguments.checkpoints).is_dir():
-        raise WorkbenchError(
-            f"There is no folder {arguments.checkpoints}", expected="a folder of checkpoints for --checkpoints"
-        )
+    for option in ("checkpoints", "data"):
+        given = getattr(arguments, option)
+        if given is not None and not Path(given).is_dir():
+            raise WorkbenchError(f"There is no folder {given}", expected=f"a folder for --{option}")
+    if arguments.model is not None:
+        inputs.read_architecture(arguments.model)
     _require_free(arguments.address, arguments.port)
     from workbench.shipped.apps.server import serve
 
-    serve(port=arguments.port, address=arguments.address, checkpoints=arguments.checkpoints, show=arguments.show)
+    host = "localhost" if arguments.address in {"127.0.0.1", "0.0.0.0", "::1"} else arguments.address
+    url = f"http://{host}:{arguments.port}"
+    console.answer(arguments, {"url": url}, f"dashboard at {url} (Ctrl-C stops it)")
+    serve(
+        port=arguments.port,
+        address=arguments.address,
+        checkpoints=arguments.checkpoints,
+        data=arguments.data,
+        model=arguments.model,
+        show=arguments.show,
+    )
     return 0
 
 

@@ -29,10 +29,13 @@ def run(arguments: argparse.Namespace) -> int:
     model = described.build().eval()
     from workbench.symmetry import discover_symmetry
 
-    found = discover_symmetry(model, examples)
+    with console.progress() as report:
+        found = discover_symmetry(model, examples, progress=report)
     proof = found.proof or found.check(model, examples, seed=arguments.seed)
     if arguments.out:
         console.note(f"wrote {found.save(arguments.out)}")
+    # The whole explanation ends with the proof; that of one group or tensor does not.
+    words = [described.describe(), found.explain(arguments.explain), *([_verdict(proof)] if arguments.explain else [])]
     data = {
         "model": described.describe(),
         "log10_order": found.log10_order(),
@@ -52,9 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         "pinned": [[axis.tensor, axis.axis, axis.reason] for axis in found.pinned],
         "unknown_ops": found.unknown_ops,
         "notes": found.notes,
-        "explanation": found.explain(arguments.explain),
+        "explanation": words[1],
     }
-    console.answer(arguments, data, "\n".join([described.describe(), "", data["explanation"], "", _verdict(proof)]))
+    console.answer(arguments, data, "\n\n".join(words))
     return 0 if proof.passed else 1
 
 
