@@ -34,13 +34,15 @@ def profile_path(
     batch_size: int | None = None,
     device: str | torch.device = "auto",
     progress: Progress | None = None,
+    stage: str = "profile",
 ) -> xr.Dataset:
     """loss(split, t) = L_split(path(t)) and every metric of the task, at ``points`` values of t.
 
     points: a count (both ends included, evenly spaced) or the values of t; splits: which splits of the task (None: all);
     calibration: None is the only choice so far: normalisation statistics are taken from the path as they are, so the interior
     of a path between BatchNorm networks is not to be trusted
-    progress: called at every point with the values there ("t", "loss train", "accuracy test", …), so that a curve can fill in
+    progress: called at every point with the values there ("t", "loss train", "accuracy test", …), so that a curve can fill in;
+    stage: the name under which it reports
 
     Raises ``WorkbenchError`` where the model is not deterministic in eval mode or does not fit the path, and ``Cancelled`` where
     progress raises it. Attributes: units, definition, which way is better; provenance in the dataset's attributes.
@@ -54,7 +56,7 @@ def profile_path(
     evaluator = Evaluator(model, task, splits=names, batch_size=batch_size, device=device)
     metrics = ("loss", *task.metrics)
     values = {metric: np.full((len(names), len(grid)), np.nan) for metric in metrics}
-    reporter = Reporter(progress, "profile", total=len(grid))
+    reporter = Reporter(progress, stage, total=len(grid))
     for column, t in enumerate(grid):
         found = evaluator(path(t))
         for row, split in enumerate(names):
