@@ -1,8 +1,8 @@
 """Plots: labelled numbers in, HoloViews elements out. Nothing here computes a result, and nothing here imports torch.
 
 Every plot is one file with one function under ``@plot("name")``; it is then listed in ``PLOTS`` and swept by the plot
-tests. The elements are plain HoloViews on the Bokeh backend: a notebook shows them, the dashboard binds them to its state, a report embeds
-them. Values that cannot be drawn are never dropped in silence: see ``workbench.plots.drawable``.
+tests. The elements are plain HoloViews on the Bokeh backend: a notebook shows them, the dashboard binds them to its
+state, a report embeds them. Values that cannot be drawn are never dropped in silence: see ``workbench.plots.drawable``.
 """
 
 from __future__ import annotations

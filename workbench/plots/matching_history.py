@@ -18,7 +18,8 @@ def matching_history(history: Sequence[Any]) -> hv.Overlay:
     """Objective against step number; a grey line where a new sweep begins.
 
     history: the records of an ``Alignment`` in order, each with ``sweep``, ``factor``, ``objective`` and ``units_changed``.
-    A step that changed no unit is drawn small: the factor was visited and kept.
+    A record with an empty factor is the objective before any move. A step that changed no unit is drawn small: the factor was
+    visited and kept.
     """
     steps = np.arange(1, len(history) + 1)
     piece = drawable([record.objective for record in history])
@@ -26,7 +27,7 @@ def matching_history(history: Sequence[Any]) -> hv.Overlay:
         "step": steps,
         "objective": piece.values,
         "sweep": [int(record.sweep) for record in history],
-        "factor": [str(record.factor) for record in history],
+        "factor": [str(record.factor) or "start" for record in history],
         "units changed": [int(record.units_changed) for record in history],
         "size": [8 if record.units_changed else 4 for record in history],
     }
@@ -45,17 +46,15 @@ def matching_history(history: Sequence[Any]) -> hv.Overlay:
         chosen = [i for i, factor in enumerate(frame["factor"]) if factor == name]
         part = {key: np.asarray(column)[chosen] for key, column in frame.items()}
         points = hv.Scatter(part, "step", ["objective", "sweep", "factor", "units changed", "size"], label=name)
-        layers.append(points.opts(color=factor_colour(index), size="size", tools=["hover"]))
+        layers.append(points.opts(color=NULL if name == "start" else factor_colour(index), size="size", tools=["hover"]))
     said = note([piece])
     return hv.Overlay(layers).opts(
-        hv.opts.Overlay(
-            **figure_options(
-                title="Matching objective after each step" + (f" · {said}" if said else ""),
-                xlabel="step (dotted: a new sweep)",
-                ylabel="objective",
-                legend_position="right",
-                show_legend=len(names) <= 12,
-                padding=0.08,
-            )
+        **figure_options(
+            title="Matching objective after each step" + (f" · {said}" if said else ""),
+            xlabel="step (dotted: a new sweep)",
+            ylabel="objective",
+            legend_position="right",
+            show_legend=len(names) <= 12,
+            padding=0.08,
         )
     )

@@ -33,14 +33,13 @@ def permutation(indices: np.ndarray, *, name: str = "units") -> hv.Overlay:
         diagonal.opts(color=NULL, line_dash="dotted", line_width=1)
         * matrix.opts(color=ALIGNED, marker="square", size=size, tools=["hover"])
     ).opts(
-        hv.opts.Overlay(
-            **figure_options(
-                title=f"{name}: {moved} of {total} units moved{copies}",
-                xlabel="place in the aligned model",
-                ylabel="unit of the moving model",
-                xlim=limits,
-                ylim=limits[::-1],
-                show_legend=False,
-            )
+        **figure_options(
+            title=f"{name}: {moved} of {total} units moved{copies}",
+            xlabel="place in the aligned model",
+            ylabel="unit of the moving model",
+            xlim=limits,
+            ylim=limits[::-1],
+            show_legend=False,
+            height=400,
         )
     )

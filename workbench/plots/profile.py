@@ -51,16 +51,14 @@ def profile(
     title = _title(metric) + (f" · {said}" if said else "")
     overlay = hv.Overlay([*chords[:2], *curves, *marks])
     return overlay.opts(
-        hv.opts.Overlay(
-            **figure_options(
-                title=title,
-                xlabel="t   (0: anchor, 1: moving)",
-                ylabel=_label(dataset, metric),
-                logy=log,
-                xlim=(-0.02, 1.02),
-                legend_position="right",
-                padding=(0, 0.08),
-            )
+        **figure_options(
+            title=title,
+            xlabel="t   (0: anchor, 1: moving)",
+            ylabel=_label(dataset, metric),
+            logy=log,
+            xlim=(-0.02, 1.02),
+            legend_position="right",
+            padding=(0, 0.08),
         )
     )
 

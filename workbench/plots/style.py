@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import holoviews as hv
+import holoviews.plotting.bokeh  # registers the backend: without it options of an element are refused
+
+if not hv.Store.current_backend or hv.Store.current_backend not in hv.Store.loaded_backends():
+    hv.Store.set_current_backend("bokeh")
+
 NAIVE, ALIGNED, PARTIAL, NULL = "#e1752d", "#2b8fd6", "#9a6fd0", "#8c8c8c"
 ALIGNMENT_COLOURS = {"naive": NAIVE, "aligned": ALIGNED, "partial": PARTIAL}
 STAGE_COLOURS = {"before": NAIVE, "after": ALIGNED, "null": NULL}
@@ -25,6 +31,8 @@ def figure_options(**more: Any) -> dict[str, Any]:
         "default_tools": list(TOOLS),
         "active_tools": [],
         "toolbar": "above",
+        "autohide_toolbar": True,
+        "backend_opts": {"plot.toolbar.logo": None},
         "fontsize": {"title": "11pt", "labels": "10pt", "xticks": "9pt", "yticks": "9pt", "legend": "9pt"},
         **more,
     }
