@@ -41,7 +41,7 @@ def test_compare_on_the_shipped_wide_pair(call):
     found = answer(call, "compare", "--no-null")
     assert found["alignment"]["function_kept"]["passed"]
     assert found["alignment"]["function_kept"]["max_abs_change"] < 1e-5
-    naive, aligned = (found["barriers"][name]["loss"]["train"] for name in ("naive", "aligned"))
+    naive, aligned = (found["barriers"]["loss_barrier_linear"][name]["train"] for name in ("naive", "aligned"))
     assert 0.1 < naive < 0.6
     assert 0 <= aligned < 0.03
 
@@ -67,7 +67,16 @@ def test_compare_leaves_a_report_the_numbers_and_the_aligned_checkpoint(call, tm
 def test_the_table_says_what_was_measured(call):
     code, out, err = call("compare", *PAIR, "--points", "5")
     assert code == 0, err
-    for word in ("naive", "aligned", "null", "train", "test", "loss", "accuracy", "kept", "digits", "mlp"):
+    for word in (
+        "naive",
+        "aligned",
+        "null",
+        "loss barrier, train",
+        "accuracy barrier, test",
+        "function of B kept",
+        "digits",
+        "mlp",
+    ):
         assert word in out
     assert "\x1b" not in out + err, "no terminal codes where nothing is a terminal"
 
@@ -81,7 +90,9 @@ def test_align_then_barrier_is_the_aligned_barrier_of_compare(call, tmp_path):
     assert alignment["distance_after"] < alignment["distance_before"]
     barrier = answer(call, "barrier", PAIR[0], file, "--points", "7")
     both = answer(call, "compare", *PAIR, "--points", "7", "--no-null")
-    assert barrier["barrier"]["loss"]["linear"]["train"] == pytest.approx(both["barriers"]["aligned"]["loss"]["train"])
+    assert barrier["barrier"]["loss"]["linear"]["train"] == pytest.approx(
+        both["barriers"]["loss_barrier_linear"]["aligned"]["train"]
+    )
     # the control: without the alignment the barrier is another one
     naive = answer(call, "barrier", *PAIR, "--points", "7")
     assert naive["barrier"]["loss"]["linear"]["train"] > 1.2 * barrier["barrier"]["loss"]["linear"]["train"]

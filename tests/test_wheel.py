@@ -75,7 +75,7 @@ def test_compare_runs_from_any_folder(installed, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["alignment"]["function_kept"] is True
+    assert json.loads(done.stdout)["alignment"]["function_kept"]["passed"] is True
     assert {path.name for path in out.iterdir()} == {"report.html", "comparison.nc", "comparison.json", "aligned.safetensors"}
 
 

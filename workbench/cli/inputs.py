@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from workbench.tasks import Task
 
 SHIPPED_PAIR = ("digits-mlp-w256-seed0", "digits-mlp-w256-seed1")
+SMALL = 500_000  # parameters below which one thread is used
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def add_task(parser: argparse.ArgumentParser) -> None:
 
 
 def add_matching(parser: argparse.ArgumentParser) -> None:
-    """``--matcher --seed --device``."""
+    """``--matcher --seed --device --threads``."""
     parser.add_argument(
         "--matcher",
         default="weights",
@@ -108,6 +109,21 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="cpu, cuda, cuda:1, … (default: %(default)s)")
+    parser.add_argument(
+        "--threads", type=int, help="threads of the CPU (default: 1 for a small model, else torch's own choice)"
+    )
+
+
+def use_threads(arguments: argparse.Namespace, parameters: int) -> None:
+    """``--threads``, or one thread for a small model: two that wait for each other on busy cores are far slower than one."""
+    import torch
+
+    if arguments.threads is not None:
+        if arguments.threads < 1:
+            raise WorkbenchError(f"--threads {arguments.threads}", expected="at least 1")
+        torch.set_num_threads(arguments.threads)
+    elif parameters < SMALL:
+        torch.set_num_threads(1)
 
 
 def add_points(parser: argparse.ArgumentParser) -> None:
@@ -140,8 +156,9 @@ def read_pair(arguments: argparse.Namespace) -> Pair:
         raise WorkbenchError("One checkpoint was given", expected="two, A and B, or none for the shipped pair")
     names = (arguments.a, arguments.b) if arguments.a is not None else SHIPPED_PAIR
     first, second = (read_checkpoint(name, key=arguments.key) for name in names)
-    described = read_described(arguments.model, first)
+    described = read_described(arguments.model, first, second)
     model = described.build().eval()
+    use_threads(arguments, sum(parameter.numel() for parameter in model.parameters()))
     return Pair(
         names=names,
         anchor=fit_to_model(first, model),
@@ -161,16 +178,18 @@ def read_architecture(text: str) -> Architecture | OutsideModel:
     return resolve_model(text)
 
 
-def read_described(text: str | None, checkpoint: Checkpoint) -> Architecture | OutsideModel:
-    """The architecture ``--model`` names, else the one the checkpoint's metadata describes."""
-    described = read_architecture(text) if text is not None else checkpoint.architecture
-    if described is None:
-        raise WorkbenchError(
-            f"{checkpoint.source} does not say which architecture it belongs to",
-            expected="a file written by `workbench train`, or the option --model",
-            next_step="pass --model mlp:inputs=784,width=512 or --model my_package.my_module:make_model",
-        )
-    return described
+def read_described(text: str | None, *checkpoints: Checkpoint) -> Architecture | OutsideModel:
+    """The architecture ``--model`` names, else the one that the first checkpoint to say so describes."""
+    if text is not None:
+        return read_architecture(text)
+    for checkpoint in checkpoints:
+        if checkpoint.architecture is not None:
+            return checkpoint.architecture
+    raise WorkbenchError(
+        f"{' and '.join(item.source for item in checkpoints)} do not say which architecture they belong to",
+        expected="a file written by `workbench train`, or the option --model",
+        next_step="pass --model mlp:inputs=784,width=512 or --model my_package.my_module:make_model",
+    )
 
 
 def read_task(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> Task:

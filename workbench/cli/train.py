@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weight-decay", type=float)
     parser.add_argument("--momentum", type=float)
     parser.add_argument("--schedule", help="constant or cosine")
-    parser.add_argument("--warmup-epochs", type=float)
+    parser.add_argument("--warmup-epochs", type=int)
     parser.add_argument("--save-epochs", type=int, nargs="+", help="also keep the networks as they are after these epochs")
     inputs.add_device(parser)
     parser.add_argument("--out", metavar="DIR", default=".", help="folder for the checkpoints (default: the current one)")
@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             f"{architecture} is not built in", expected="a built-in architecture", next_step="train it with your own code"
         )
     task = inputs.read_task(arguments, None)
+    inputs.use_threads(arguments, architecture.parameters())
     recipe = {name: getattr(arguments, name) for name in RECIPE if getattr(arguments, name) is not None}
     folder = Path(arguments.out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,9 +60,13 @@ def run(arguments: argparse.Namespace) -> int:
         made = train(architecture, task, seeds=tuple(arguments.seeds), device=arguments.device, progress=report, **recipe)
     rows, written = [], []
     for checkpoint in made:
-        path = folder / f"{_stem(task.name, architecture.name, checkpoint.metadata)}.safetensors"
-        save_checkpoint(checkpoint.state, path, metadata=checkpoint.metadata)
-        written.append({"file": str(path), **checkpoint.metadata})
+        path = (
+            folder
+            / f"{_stem(task.name, architecture.name, checkpoint.metadata, with_epoch=bool(arguments.save_epochs))}.safetensors"
+        )
+        metadata = {**checkpoint.metadata, "task": arguments.task}  # with its options, so that the file can be judged again
+        save_checkpoint(checkpoint.state, path, metadata=metadata)
+        written.append({"file": str(path), **metadata})
         rows.append([str(path), *(checkpoint.metadata.get(name, "") for name in SHOWN)])
     notes = sorted({note for checkpoint in made for note in checkpoint.notes})
     text = [console.table(["file", *(name.replace("_", " ") for name in SHOWN)], rows), *notes]
@@ -73,7 +78,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _stem(task: str, architecture: str, metadata: Mapping[str, str]) -> str:
+def _stem(task: str, architecture: str, metadata: Mapping[str, str], *, with_epoch: bool) -> str:
     """``digits-mlp-seed0``, with the epoch behind it where the training was saved on the way."""
-    epoch = f"-epoch{metadata['epoch']}" if "epoch" in metadata else ""
-    return f"{task}-{architecture}-seed{metadata['seed']}{epoch}"
+    return f"{task}-{architecture}-seed{metadata['seed']}" + (f"-epoch{metadata['epoch']}" if with_epoch else "")
