@@ -12,16 +12,18 @@ from workbench.plots.style import STAGE_COLOURS, figure_options
 
 # variable, stage, label, colour, marker; the nulls are drawn first so that the trained pair lies on top
 SERIES = (
-    ("null_R", "after", "unrelated, matched (same γ)", STAGE_COLOURS["null"], "x"),
-    ("null_R_same_k", "after", "unrelated, matched (same count)", STAGE_COLOURS["null"], "diamond"),
+    ("null_R", "after", "null, same γ", STAGE_COLOURS["null"], "x"),
+    ("null_R_same_k", "after", "null, same count", STAGE_COLOURS["null"], "diamond"),
     ("R", "before", "before", STAGE_COLOURS["before"], "circle"),
-    ("R", "after", "after alignment", STAGE_COLOURS["after"], "circle"),
+    ("R", "after", "after", STAGE_COLOURS["after"], "circle"),
 )
 
 
 @plot("alignment_spectrum")
 def alignment_spectrum(dataset: xr.Dataset, *, gamma: float | None = None) -> hv.Overlay:
-    """R per layer at one γ: before, after, and the null of unrelated networks matched the same way.
+    """R per layer at one γ: before, after, and its null, unrelated networks matched the same way.
+
+    "null, same γ" keeps the directions above the same threshold, "null, same count" as many as the trained pair keeps.
 
     dataset: what ``singular_alignment`` returns: ``R(stage, gamma, layer)``, ``R_total(stage, gamma)`` and, where there is a
     null, ``null_R`` and ``null_R_same_k``. gamma: one of its coordinates (default: the middle one). The last row is the total.
@@ -53,9 +55,8 @@ def alignment_spectrum(dataset: xr.Dataset, *, gamma: float | None = None) -> hv
             ylabel="R   (1: same directions)",
             invert_axes=True,
             invert_yaxis=True,
-            legend_position="bottom",
-            legend_cols=2,
-            height=max(300, 150 + 24 * len(rows)),
+            legend_position="right",
+            height=max(260, 110 + 30 * len(rows)),
             padding=0.08,
         )
     )

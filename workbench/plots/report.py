@@ -21,7 +21,7 @@ body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; background: #fff;
   max-width: 1180px; margin: 2rem auto; padding: 0 1.2rem; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin: 2rem 0 .4rem; }
 .verdict { font-size: 1.1rem; margin: .2rem 0 1.4rem; }
-.tables { columns: 330px; column-gap: 2.5rem; } .tables > div { break-inside: avoid; }
+.tables { columns: 440px; column-gap: 2.5rem; } .tables > div { break-inside: avoid; }
 table { border-collapse: collapse; margin: .4rem 0; } caption { text-align: left; font-weight: 600; padding: .5rem 0 .2rem; }
 th, td { text-align: left; vertical-align: top;
   padding: .15rem 1rem .15rem 0; border-bottom: 1px solid #e6e9ed; font-weight: normal; }
@@ -57,9 +57,9 @@ def comparison_figures(comparison: Any, *, gamma: float | None = None) -> dict[s
 def report_html(summary: Mapping[str, Any], figures: Mapping[str, hv.Dimensioned], title: str) -> str:
     """One self-contained page.
 
-    summary: JSON-able; plain values come first ("verdict" as a sentence), then the figures, then a table for every
-    nested mapping. figures: caption -> HoloViews
-    element. A non-finite number is written as "undefined". Nothing is asked from the network when the page is opened.
+    summary: JSON-able; plain values come first ("verdict" as a sentence), then the figures, then a table for every nested
+    mapping. figures: caption -> HoloViews element. A non-finite number is written as "undefined". Nothing is asked from the
+    network when the page is opened.
     """
     drawn = {f"figure{i}": hv.render(element, backend="bokeh") for i, element in enumerate(figures.values())}
     script, divs = components(drawn) if drawn else ("", {})
@@ -87,12 +87,29 @@ def _bokehjs() -> str:
 
 
 def _tables(summary: Mapping[str, Any], caption: str = "") -> str:
+    """One table of the plain values; mappings of plain values side by side as the rows of another; deeper ones by themselves."""
     plain = {key: value for key, value in summary.items() if not isinstance(value, Mapping)}
-    rows = "".join(f"<tr><th>{html.escape(_words(k))}</th><td>{html.escape(_text(v))}</td></tr>" for k, v in plain.items())
-    head = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    table = f"<div><table>{head}{rows}</table></div>" if rows else ""
-    nested = [(key, value) for key, value in summary.items() if isinstance(value, Mapping)]
-    return table + "".join(_tables(value, f"{caption} · {_words(key)}" if caption else _words(key)) for key, value in nested)
+    rows = [(_words(key), [_text(value)]) for key, value in plain.items()]
+    out = _table(caption, [], rows) if rows else ""
+    nested = {key: value for key, value in summary.items() if isinstance(value, Mapping)}
+    flat = {k: v for k, v in nested.items() if caption and v and not any(isinstance(item, Mapping) for item in v.values())}
+    if len(flat) > 1 and len({tuple(value) for value in flat.values()}) == 1:
+        columns = list(next(iter(flat.values())))
+        rows = [(_words(k), [_text(item) for item in v.values()]) for k, v in flat.items()]
+        out += _table("" if out else caption, [_words(column) for column in columns], rows)
+    else:
+        flat = {}
+    rest = [(key, value) for key, value in nested.items() if key not in flat]
+    return out + "".join(_tables(value, f"{caption} · {_words(key)}" if caption else _words(key)) for key, value in rest)
+
+
+def _table(caption: str, columns: list[str], rows: list[tuple[str, list[str]]]) -> str:
+    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    head = "<tr><th></th>" + "".join(f"<th>{html.escape(c)}</th>" for c in columns) + "</tr>" if columns else ""
+    body = "".join(
+        f"<tr><th>{html.escape(k)}</th>{''.join(f'<td>{html.escape(c)}</td>' for c in cells)}</tr>" for k, cells in rows
+    )
+    return f"<div><table>{title}{head}{body}</table></div>"
 
 
 def _words(key: Any) -> str:

@@ -48,8 +48,7 @@ def singular_values(
             xlabel="i",
             ylabel="σ",
             logy=log,
-            legend_position="bottom",
-            legend_cols=2,
+            legend_position="top_right",
             padding=0.05,
         )
     )
