@@ -34,9 +34,7 @@ class VGG(nn.Module):
         if depth not in LAYOUTS:
             raise WorkbenchError(f"A VGG of depth {depth} was asked for", expected=f"one of {sorted(LAYOUTS)}")
         if size % 32 or size < 32:
-            raise WorkbenchError(
-                f"A VGG for {size}×{size} pixels was asked for", expected="a multiple of 32, for five 2×2 pools"
-            )
+            raise WorkbenchError(f"A VGG for {size}×{size} pixels was asked for", expected="a multiple of 32, for five 2×2 pools")
         self.layout = LAYOUTS[depth]
         wide = [width * multiple for multiple in self.layout if multiple != POOL]
         self.convs = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in zip([channels, *wide[:-1]], wide, strict=True))
