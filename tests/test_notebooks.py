@@ -2,8 +2,12 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
@@ -73,6 +77,19 @@ def test_the_lint_can_fail():
     assert any("kernel" in text for text in faults({**cleared, "metadata": {"kernelspec": {"name": "conda-env-mine-py"}}}))
     hidden = {**cell, "source": ["# NBVAL_IGNORE_OUTPUT\n", "1 / 3"]}
     assert any("exempt" in text for text in faults({**cleared, "cells": [hidden]}))
+
+
+@pytest.mark.parametrize(("stored", "code"), [("0.25", 0), ("0.26", 1)])
+def test_a_changed_number_is_noticed(tmp_path, stored, code):
+    """The same comparison that plain ``pytest`` makes of the notebooks, on a right and on a wrong stored number."""
+    cell = nbformat.v4.new_code_cell("print(f'{1 / 4} in 0.1 s')", execution_count=1)
+    cell.outputs = [nbformat.v4.new_output("stream", name="stdout", text=f"{stored} in 7.5 s\n")]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=metadata), tmp_path / "small.ipynb")
+    for name in ("conftest.py", "sanitize.cfg"):
+        shutil.copy(FOLDER / name, tmp_path)
+    words = ["-m", "pytest", "-q", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider", str(tmp_path)]
+    assert subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True).returncode == code
 
 
 def test_pytest_runs_the_notebooks(pytestconfig):
