@@ -25,7 +25,7 @@ HARMLESS = re.compile(
     r"|datetime\.(datetime|date|timedelta|timezone)|omegaconf\.[\w.]+|easydict\.EasyDict|collections\.\w+|typing\.\w+"
 )
 # The stand-ins are registered with torch for the time of one read; the lock keeps two reads from undoing each other's.
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 class _StandIn(dict):
@@ -58,8 +58,12 @@ def read_zip(path: Path) -> tuple[Any, tuple[str, ...]]:
         )
     if not any(name.endswith("data.pkl") for name in names):
         raise WorkbenchError(f"{path} is a zip archive of {', '.join(names[:4])}", expected="a file written by torch.save")
-    unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    return _load(path, unsafe)
+    with _lock:  # the list leaves out what another read has registered for itself
+        unsafe = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        try:
+            return _load(path, unsafe)
+        except _Refused as refusal:
+            raise _code_error(path, [refusal.name]) from None
 
 
 def read_legacy(path: Path) -> tuple[Any, tuple[str, ...]]:
@@ -86,9 +90,10 @@ def _load(path: Path, unsafe: list[str]) -> tuple[Any, tuple[str, ...]]:
     notes = (f"left out, not weights: {', '.join(sorted(unsafe))}",) if unsafe else ()
     stand_ins = [(type("StandIn", (_StandIn,), {}), name) for name in unsafe]
     try:
-        with _lock, torch.serialization.safe_globals(stand_ins), warnings.catch_warnings():
+        # An open file and not its path: torch goes by the extension where it is given one.
+        with _lock, torch.serialization.safe_globals(stand_ins), warnings.catch_warnings(), path.open("rb") as file:
             warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True), notes
+            return torch.load(file, map_location="cpu", weights_only=True), notes
     except pickle.UnpicklingError as error:
         # torch's own text recommends weights_only=False, which would run the code: it is not passed on.
         named = re.search(r"GLOBAL ([\w.]+)", str(error))
