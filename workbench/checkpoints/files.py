@@ -65,6 +65,9 @@ def _read_file(path: Path) -> Read:
         head = file.read(HEAD)
     if not head:
         raise WorkbenchError(f"{path} is empty", cause="the download or the save stopped early", next_step="get it again")
+    # First of all, since the length at the start of a safetensors file may look like the first bytes of another kind.
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LARGEST_HEADER:
+        return _read_safetensors(path, size, int.from_bytes(head[:8], "little"))
     if head.startswith(b"version https://git-lfs"):
         wanted = re.search(rb"size (\d+)", head)
         raise WorkbenchError(
@@ -91,8 +94,6 @@ def _read_file(path: Path) -> Read:
     if head[:1] == b"\x80":
         content, notes = pickles.read_legacy(path)
         return content, {}, notes
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") <= LARGEST_HEADER:
-        return _read_safetensors(path, size, int.from_bytes(head[:8], "little"))
     if text.startswith(b"{") and path.name.endswith(".index.json"):
         return _read_shards(path)
     raise WorkbenchError(
