@@ -31,7 +31,8 @@ class Capture:
     """A captured model.
 
     program: the exported program in core ATen; roles: placeholder name -> (role, state-dict name or input name, tensor or
-    None); outputs: (name, node, matters) per graph output; aliases: tied name -> canonical name; state: all named tensors.
+    None); outputs: (name, node, matters) per graph output; aliases: tied name -> canonical name; state: all named tensors;
+    module: the structural copy that was exported; wanted: the names of the outputs that matter, None for all.
     """
 
     program: ExportedProgram
@@ -40,6 +41,7 @@ class Capture:
     aliases: Mapping[str, str]
     state: Mapping[str, Tensor]
     module: nn.Module
+    wanted: Sequence[str] | None = None
 
 
 def structural_copy(model: nn.Module) -> nn.Module:
@@ -57,11 +59,12 @@ def split_inputs(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (example_inputs,), {}
 
 
-def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | None = None) -> Capture:
+def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | None = None, decompose: bool = True) -> Capture:
     """Export ``model`` on ``example_inputs`` (a tuple, or a dict of keyword arguments).
 
     outputs: names of the outputs that matter ("0", "1" for a tuple, keys for a dict, "logits" for a dataclass field); the
-    others are ignored. Raises WorkbenchError where the model fails on the inputs, cannot be exported, or a name is unknown.
+    others are ignored. decompose: to core ATen, which the rules need; merely running a graph does not. Raises WorkbenchError
+    where the model fails on the inputs, cannot be exported, or a name is unknown.
     """
     twin = structural_copy(model)
     args, kwargs = split_inputs(example_inputs)
@@ -81,8 +84,9 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
                 ) from error
             try:
                 program = torch.export.export(twin, args, kwargs, strict=False)
-                _views_to_reshapes(program)
-                program = program.run_decompositions()
+                if decompose:
+                    _views_to_reshapes(program)
+                    program = program.run_decompositions()
             except Exception as error:
                 raise WorkbenchError(
                     f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
@@ -159,7 +163,7 @@ def _describe(twin: nn.Module, program: ExportedProgram, wanted: Sequence[str] |
             continue
         name = names[user.index(i)] if i in user else f"the updated buffer {specs[i].target}"
         outputs.append((name, node, wanted is None or name in wanted))
-    return Capture(program, roles, outputs, aliases, state, twin)
+    return Capture(program, roles, outputs, aliases, state, twin, wanted)
 
 
 def _output_names(program: ExportedProgram, count: int) -> list[str]:

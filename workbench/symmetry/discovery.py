@@ -102,6 +102,7 @@ def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
         pinned=tuple(pinned),
         unknown_ops=dict(walk.unknown),
         notes=tuple(notes),
+        outputs=None if captured.wanted is None else tuple(captured.wanted),
     )
 
 
@@ -201,4 +202,4 @@ def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
         if n not in gone
     }
     built = build(tensors, factors, aliases=symmetry.aliases)
-    return replace(built, pinned=tuple(pinned), unknown_ops=symmetry.unknown_ops, notes=symmetry.notes)
+    return replace(built, pinned=tuple(pinned), unknown_ops=symmetry.unknown_ops, notes=symmetry.notes, outputs=symmetry.outputs)

@@ -88,7 +88,8 @@ class Symmetry:
 
     groups: factor name -> Group; tensors: state-dict name -> TensorEntry; pinned: axes that stay, with reasons; aliases: tied
     name -> the name it shares memory with; unknown_ops: operations without a rule -> how often they occurred (each pinned
-    every axis it touched); proof: the verdict of the numeric test, or None where it was not run.
+    every axis it touched); outputs: the outputs that matter, None for all; proof: the verdict of the
+    numeric test, or None where it was not run.
     """
 
     groups: Mapping[str, Group]
@@ -97,6 +98,7 @@ class Symmetry:
     aliases: Mapping[str, str] = field(default_factory=dict)
     unknown_ops: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    outputs: tuple[str, ...] | None = None
     proof: SymmetryCheck | None = None
 
     def log10_order(self) -> float:
@@ -226,6 +228,7 @@ class Symmetry:
             "aliases": dict(self.aliases),
             "unknown_ops": dict(self.unknown_ops),
             "notes": self.notes,
+            "outputs": self.outputs,
             "proof": None if self.proof is None else asdict(self.proof),
         }
 
@@ -262,6 +265,7 @@ class Symmetry:
             pinned=tuple(PinnedAxis(*item) for item in data["pinned"]),
             unknown_ops=data["unknown_ops"],
             notes=tuple(data["notes"]),
+            outputs=data["outputs"] and tuple(data["outputs"]),
             proof=proof or None,
         )
 

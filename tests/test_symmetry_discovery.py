@@ -1,0 +1,320 @@
+"""Discovery on small structures: the group's order against closed forms, pins with reasons, and models left untouched."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from workbench.errors import WorkbenchError
+from workbench.states import fingerprint
+from workbench.symmetry import discover_symmetry
+from workbench.symmetry.group import UNUSED
+
+
+def orders(*sizes) -> float:
+    return sum(math.lgamma(n + 1) for n in sizes) / math.log(10)
+
+
+class Net(nn.Module):
+    def __init__(self, forward, **modules):
+        super().__init__()
+        self.run = forward
+        for name, module in modules.items():
+            setattr(self, name, module)
+
+    def forward(self, *args):
+        return self.run(self, *args)
+
+
+def residual(m, x):
+    x = m.stem(x)
+    x = x + m.b(torch.relu(m.a(m.norm(x))))
+    return m.head(x)
+
+
+def dense(m, x):
+    x = m.a(x).relu()
+    return m.head(m.bn(torch.cat([x, m.b(x)], 1)).relu().mean((2, 3)))
+
+
+def bottleneck(m, x):
+    """torchvision's shape: conv1–3, bn1–3 and a projection shortcut called downsample.0/.1."""
+    x = m.stem(x)
+    y = F.relu(m.bn1(m.conv1(x)))
+    y = F.relu(m.bn2(m.conv2(y)))
+    x = F.relu(m.bn3(m.conv3(y)) + m.downsample(x))
+    return m.fc(x.mean((2, 3)))
+
+
+def squeeze(m, x):
+    x = m.act(m.bn(m.conv(x)))
+    gate = torch.sigmoid(m.up(F.relu(m.down(x.mean((2, 3))))))
+    return m.head((x * gate[:, :, None, None]).mean((2, 3)))
+
+
+def twice(m, x):
+    return m.head(torch.relu(m.a(torch.relu(m.a(m.stem(x))))))
+
+
+def two_heads(m, x):
+    h = torch.relu(m.stem(x))
+    return {"a": m.a(h), "b": m.b(h)}
+
+
+IMAGE, ROW = (2, 3, 8, 8), (2, 5)
+STRUCTURES = {
+    "mlp": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 3)), ROW, orders(7, 6)),
+    "conv-bn": (
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)),
+        IMAGE,
+        orders(8),
+    ),
+    "flatten 4x4": (
+        nn.Sequential(nn.Conv2d(3, 6, 5), nn.ReLU(), nn.Flatten(), nn.Linear(96, 5), nn.ReLU(), nn.Linear(5, 2)),
+        IMAGE,
+        orders(6, 5),
+    ),
+    "unflatten, transposed conv": (
+        nn.Sequential(nn.Linear(5, 64), nn.Unflatten(1, (4, 4, 4)), nn.ConvTranspose2d(4, 6, 3), nn.ReLU(), nn.Conv2d(6, 2, 3)),
+        ROW,
+        orders(4, 6),
+    ),
+    "residual + LayerNorm": (
+        Net(residual, stem=nn.Linear(5, 8), norm=nn.LayerNorm(8), a=nn.Linear(8, 6), b=nn.Linear(6, 8), head=nn.Linear(8, 3)),
+        ROW,
+        orders(8, 6),
+    ),
+    "concat": (
+        Net(
+            dense, a=nn.Conv2d(3, 4, 3, padding=1), b=nn.Conv2d(4, 6, 3, padding=1), bn=nn.BatchNorm2d(10), head=nn.Linear(10, 2)
+        ),
+        IMAGE,
+        orders(4, 6),
+    ),
+    "bottleneck with projection": (
+        Net(
+            bottleneck,
+            stem=nn.Conv2d(3, 4, 3, padding=1),
+            conv1=nn.Conv2d(4, 3, 1, bias=False),
+            bn1=nn.BatchNorm2d(3),
+            conv2=nn.Conv2d(3, 5, 3, padding=1, bias=False),
+            bn2=nn.BatchNorm2d(5),
+            conv3=nn.Conv2d(5, 8, 1, bias=False),
+            bn3=nn.BatchNorm2d(8),
+            downsample=nn.Sequential(nn.Conv2d(4, 8, 1, bias=False), nn.BatchNorm2d(8)),
+            fc=nn.Linear(8, 2),
+        ),
+        IMAGE,
+        orders(4, 3, 5, 8),
+    ),
+    "BN without affine, PReLU per channel, squeeze-excite": (
+        Net(
+            squeeze,
+            conv=nn.Conv2d(3, 6, 3),
+            bn=nn.BatchNorm2d(6, affine=False),
+            act=nn.PReLU(6),
+            down=nn.Linear(6, 4),
+            up=nn.Linear(4, 6),
+            head=nn.Linear(6, 2),
+        ),
+        IMAGE,
+        orders(6, 4),
+    ),
+    "GroupNorm(2)": (
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 2, 1)),
+        IMAGE,
+        orders(2, 4, 4),
+    ),
+    "grouped conv": (
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=2), nn.ReLU(), nn.Conv2d(8, 2, 1)),
+        IMAGE,
+        orders(2, 4, 4, 4, 4),
+    ),
+    "depthwise conv": (
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, groups=8), nn.ReLU(), nn.Conv2d(8, 2, 1)),
+        IMAGE,
+        orders(8),
+    ),
+    "view and view back": (
+        nn.Sequential(nn.Linear(5, 12), nn.Unflatten(1, (3, 4)), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)),
+        ROW,
+        orders(12),
+    ),
+    "layer used twice": (
+        Net(twice, stem=nn.Linear(5, 6), a=nn.Linear(6, 6), head=nn.Linear(6, 2)),
+        ROW,
+        orders(6),
+    ),
+    "two outputs in a dict": (
+        Net(two_heads, stem=nn.Linear(5, 6), a=nn.Linear(6, 2), b=nn.Linear(6, 3)),
+        ROW,
+        orders(6),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_order_equals_the_closed_form(name):
+    model, shape, expected = STRUCTURES[name]
+    symmetry = discover_symmetry(model, (torch.randn(shape),))
+    assert symmetry.log10_order() == pytest.approx(expected, abs=1e-9)
+    assert symmetry.proof.passed
+    assert len(symmetry.proof.shapes) == 2
+    assert not symmetry.unknown_ops
+    assert not symmetry.proof.dead
+    for group in symmetry.groups:  # every factor is valid on its own, on the model itself with its own kind of values
+        element = symmetry.sample(7).restrict([group, *(o for o, g in symmetry.groups.items() if group in g.over)])
+        moved_and_original_agree(model, symmetry, element, shape)
+
+
+def moved_and_original_agree(model, symmetry, element, shape, limit=1e-10):
+    """An independent check: the module itself in float64, on weights and norm statistics drawn anew."""
+    generator = torch.Generator().manual_seed(5)
+    state = {}
+    for key, tensor in model.state_dict().items():
+        draw = torch.randn(tensor.shape, generator=generator, dtype=torch.float64) if tensor.is_floating_point() else tensor
+        state[key] = draw.abs() + 0.5 if key.endswith("running_var") else draw
+    training = model.training
+    model.eval()
+    x = torch.randn(shape, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        before = torch.func.functional_call(model, state, (x,))
+        after = torch.func.functional_call(model, symmetry.apply(element, state), (x,))
+    model.train(training)
+    before, after = ((y if torch.is_tensor(y) else torch.cat(list(y.values()), -1)) for y in (before, after))
+    assert float((before - after).abs().max()) <= limit * max(1.0, float(before.abs().max()))
+
+
+def test_batchnorm_buffers_and_prelu_move_along_and_are_needed():
+    """git-re-basin-pytorch issue 5: leaving the buffers or the slopes behind changes the function by far more than rounding."""
+    model, shape, _ = STRUCTURES["BN without affine, PReLU per channel, squeeze-excite"]
+    symmetry = discover_symmetry(model, (torch.randn(shape),))
+    members = {member.tensor for member in symmetry.groups["conv"].members}
+    assert {"bn.running_mean", "bn.running_var", "act.weight"} <= members
+    assert "bn.num_batches_tracked" not in members
+    element = symmetry.sample(1)
+    state = {k: torch.rand_like(v) + 0.5 if v.is_floating_point() else v for k, v in model.state_dict().items()}
+    moved = symmetry.apply(element, state)
+    x = torch.randn(shape)
+    model.eval()
+    y = torch.func.functional_call(model, state, (x,))
+    assert torch.allclose(torch.func.functional_call(model, moved, (x,)), y, atol=1e-5)
+    for left_behind in (("bn.running_mean", "bn.running_var"), ("act.weight",)):
+        broken = moved | {name: state[name] for name in left_behind}
+        assert float((torch.func.functional_call(model, broken, (x,)) - y).abs().max()) > 1e-3
+
+
+def test_an_operation_without_a_rule_pins_and_is_named():
+    net = Net(
+        lambda m, x: m.head(torch.relu(m.b(torch.cumsum(m.a(x), 1)))), a=nn.Linear(5, 6), b=nn.Linear(6, 7), head=nn.Linear(7, 2)
+    )
+    symmetry = discover_symmetry(net, (torch.randn(ROW),))
+    assert symmetry.unknown_ops == {"cumsum": 1}
+    assert list(symmetry.groups) == ["b"]
+    reasons = {(p.tensor, p.axis): p.reason for p in symmetry.pinned}
+    assert "cumsum" in reasons["a.weight", 0]
+    assert "cumsum" in reasons["b.weight", 1]
+    assert "input" in reasons["a.weight", 1]
+    assert "output" in reasons["head.weight", 0]
+
+
+def test_a_wrong_rule_is_caught_by_the_proof_and_dropped(monkeypatch):
+    """The negative control: cumsum treated as element-wise claims a group that does not hold."""
+    from workbench.symmetry import rules
+
+    net = Net(lambda m, x: m.head(torch.cumsum(m.a(x), 1)), a=nn.Linear(5, 6), head=nn.Linear(6, 2))
+    list(rules.RULES)
+    monkeypatch.setitem(rules.RULES._entries, "cumsum", rules.RULES.entry("relu"))
+    symmetry = discover_symmetry(net, (torch.randn(ROW),))
+    assert not symmetry.groups
+    assert any("defect" in note and "dropped" in note for note in symmetry.notes)
+
+
+def test_no_factor_comes_with_a_reason():
+    symmetry = discover_symmetry(nn.Linear(5, 3), (torch.randn(ROW),))
+    assert not symmetry.groups
+    assert any("no factor was found" in note for note in symmetry.notes)
+    assert len(symmetry.pinned) == 3
+    assert symmetry.coverage == 0
+
+
+def test_unused_parameters_are_listed_and_not_counted():
+    net = Net(lambda m, x: m.head(torch.relu(m.a(x))), a=nn.Linear(5, 6), head=nn.Linear(6, 2), spare=nn.Linear(9, 9))
+    symmetry = discover_symmetry(net, (torch.randn(ROW),))
+    assert symmetry.log10_order() == pytest.approx(orders(6))
+    assert symmetry.tensors["spare.weight"].role == UNUSED
+    assert any("spare.weight" in note for note in symmetry.notes)
+
+
+def test_tied_weights_move_once():
+    net = Net(lambda m, x: F.linear(torch.tanh(m.a(x)), m.b.weight.t()), a=nn.Linear(5, 6), b=nn.Linear(5, 6))
+    net.b.weight = net.a.weight
+    symmetry = discover_symmetry(net, (torch.randn(ROW),))
+    assert dict(symmetry.aliases) == {"b.weight": "a.weight"}
+    assert symmetry.log10_order() == pytest.approx(orders(6))
+    moved = symmetry.apply(symmetry.sample(0), net.state_dict())
+    assert moved["a.weight"] is moved["b.weight"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_frozen_and_low_precision_models_give_the_same_group(dtype):
+    model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)).to(dtype).requires_grad_(False)
+    symmetry = discover_symmetry(model, (torch.randn(ROW, dtype=dtype),))
+    assert symmetry.log10_order() == pytest.approx(orders(7))
+    assert symmetry.proof.passed
+
+
+def test_the_callers_model_is_untouched():
+    model = STRUCTURES["conv-bn"][0].train()
+    model[0].requires_grad_(False)
+    flags = [(p.requires_grad, m.training) for m in model.modules() for p in m.parameters(recurse=False)]
+    before = fingerprint(model.state_dict())
+    generator = torch.random.get_rng_state()
+    discover_symmetry(model, (torch.randn(IMAGE, generator=torch.Generator().manual_seed(0)),))
+    assert fingerprint(model.state_dict()) == before
+    assert [(p.requires_grad, m.training) for m in model.modules() for p in m.parameters(recurse=False)] == flags
+    assert torch.equal(torch.random.get_rng_state(), generator)
+    model[0].requires_grad_(True)
+
+
+def test_only_the_outputs_that_matter_pin():
+    net = Net(lambda m, x: (m.head(h := torch.relu(m.a(x))), h), a=nn.Linear(5, 6), head=nn.Linear(6, 2))
+    assert not discover_symmetry(net, (torch.randn(ROW),)).groups
+    assert discover_symmetry(net, (torch.randn(ROW),), outputs=["0"]).log10_order() == pytest.approx(orders(6))
+    with pytest.raises(WorkbenchError, match="no output called 'logits'"):
+        discover_symmetry(net, (torch.randn(ROW),), outputs=["logits"])
+
+
+def test_a_model_on_meta_gives_the_group_unproved():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, 3))
+    symmetry = discover_symmetry(model, (torch.randn(ROW, device="meta"),))
+    assert symmetry.log10_order() == pytest.approx(orders(7, 7))
+    assert symmetry.proof is None
+    assert any("meta" in note for note in symmetry.notes)
+
+
+def test_errors_teach():
+    model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3))
+    with pytest.raises(WorkbenchError, match=r"fails on the example inputs.*\(2, 4\)"):
+        discover_symmetry(model, (torch.randn(2, 4),))
+    branching = Net(lambda m, x: m.a(x) if float(x.sum()) > 0 else m.a(-x), a=nn.Linear(5, 2))
+    with pytest.raises(WorkbenchError, match="could not capture"):
+        discover_symmetry(branching, (torch.randn(ROW),))
+    with pytest.raises(WorkbenchError, match="permutations only"):
+        discover_symmetry(model, (torch.randn(ROW),), scales=True)
+
+
+def test_explain_names_ties_pins_and_the_proof():
+    model, shape, _ = STRUCTURES["residual + LayerNorm"]
+    symmetry = discover_symmetry(model, (torch.randn(shape),))
+    text = symmetry.explain()
+    for part in ("stem: 8 units", "b.weight axis 0", "tied by", "addmm in stem", "Pinned", "input x", "kept the function"):
+        assert part in text or part == "input x"
+    assert "model's input" in symmetry.explain("stem.weight")
+    with pytest.raises(WorkbenchError, match="did you mean 'stem'"):
+        symmetry.explain("sten")
