@@ -30,7 +30,45 @@ from workbench.barriers import barrier
 from workbench.spectra import singular_alignment
 from workbench.comparison import Comparison, compare
 
-# ruff: noqa: I001  (reading order)
+# ruff: noqa: I001, RUF022  (reading order)
 
 __version__ = "0.1.0"
-__all__ = [name for name in dir() if not name.startswith("_")]
+__all__ = [
+    "Cancelled",
+    "WorkbenchError",
+    "Progress",
+    "Step",
+    "Task",
+    "task",
+    "Architecture",
+    "architecture",
+    "resolve_model",
+    "Checkpoint",
+    "load_checkpoint",
+    "save_checkpoint",
+    "shipped",
+    "shipped_checkpoint",
+    "train",
+    "Element",
+    "Group",
+    "PermutationSpec",
+    "PinnedAxis",
+    "Symmetry",
+    "SymmetryCheck",
+    "discover_symmetry",
+    "Alignment",
+    "Matcher",
+    "WeightMatching",
+    "align",
+    "matcher",
+    "BezierPath",
+    "LinearPath",
+    "Path",
+    "PolygonalPath",
+    "evaluate",
+    "profile_path",
+    "barrier",
+    "singular_alignment",
+    "Comparison",
+    "compare",
+]

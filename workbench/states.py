@@ -66,7 +66,11 @@ def require_same_tensors(first: StateDict, second: StateDict, *, names: tuple[st
     ]
     if only_first or only_second or shapes:
         parts = []
-        for label, items in ((f"only in the {names[0]}", only_first), (f"only in the {names[1]}", only_second), ("shapes differ", shapes)):
+        for label, items in (
+            (f"only in the {names[0]}", only_first),
+            (f"only in the {names[1]}", only_second),
+            ("shapes differ", shapes),
+        ):
             if items:
                 parts.append(f"{label}: {', '.join(items[:4])}{f' and {len(items) - 4} more' if len(items) > 4 else ''}")
         raise WorkbenchError(
