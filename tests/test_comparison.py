@@ -1,0 +1,128 @@
+"""The whole road: consistent figures, JSON, netCDF, and a verdict that tells a fine-tune from a stranger."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import xarray as xr
+
+from workbench.architectures import architecture
+from workbench.barriers import barrier
+from workbench.comparison import Comparison, compare
+from workbench.errors import Cancelled, WorkbenchError
+from workbench.paths import LinearPath
+from workbench.profiles import profile_path
+from workbench.schema import write_netcdf
+from workbench.states import fingerprint
+from workbench.symmetry import discover_symmetry
+from workbench.tasks import task
+from workbench.training import train
+
+
+@pytest.fixture(scope="module")
+def setting():
+    digits = task("digits")
+    net = architecture("mlp", inputs=64, outputs=10, width=16, depth=2)
+    model = net.build(seed=0)
+    states = [c.state for c in train(net, digits, seeds=(0, 1), epochs=20, batch_size=50, optimizer="adam", lr=3e-3)]
+    return digits, model, discover_symmetry(model, digits.example_inputs), states
+
+
+@pytest.fixture(scope="module")
+def compared(setting):
+    digits, model, symmetry, (a, b) = setting
+    return compare(a, b, model, digits, symmetry=symmetry, points=11)
+
+
+def test_parts_agree_with_each_other(setting, compared):
+    digits, model, _, (a, b) = setting
+    assert compared.profile["loss"].dims == ("alignment", "split", "t")
+    naive = profile_path(LinearPath(a, b), model, digits, points=11)
+    aligned = profile_path(LinearPath(a, compared.alignment.aligned), model, digits, points=11)
+    for kind, profile in (("naive", naive), ("aligned", aligned)):
+        assert np.array_equal(compared.profile["loss"].sel(alignment=kind), profile["loss"])
+        for definition in ("linear", "mean", "max", "midpoint", "area"):
+            for metric in ("loss", "accuracy"):
+                found = compared.barriers[f"{metric}_barrier_{definition}"].sel(alignment=kind)
+                assert np.allclose(found, barrier(profile, metric, definition))
+    assert np.allclose(compared.profile["loss"].isel(t=-1).diff("alignment"), 0, atol=1e-5), "both paths end in the same function"
+    assert compared.alignment.preservation.passed
+    assert set(compared.seconds) == {"matching", "profile naive", "profile aligned", "singular vectors"}
+
+
+def test_layers_say_how_far(compared):
+    layers = compared.layers
+    total = float(np.sqrt((layers["distance_after"] ** 2).sum()))
+    assert total == pytest.approx(compared.alignment.distance_after, rel=1e-6)
+    assert float(layers["cosine_after"].sel(tensor="layers.1.weight")) > float(
+        layers["cosine_before"].sel(tensor="layers.1.weight")
+    )
+
+
+def test_summary_is_json_and_the_dataset_a_file(compared, tmp_path):
+    told = json.loads(json.dumps(compared.summary(), allow_nan=False))
+    assert told["verdict"] == compared.verdict
+    assert told["barriers"]["loss_barrier_linear"]["aligned"]["train"] < told["barriers"]["loss_barrier_linear"]["naive"]["train"]
+    assert told["alignment"]["function_kept"]["passed"] is True
+    assert told["spectra"]["R"]["after"]["0.3"] > told["spectra"]["R"]["before"]["0.3"]
+    assert set(told["spectra"]) >= {"R", "R_top", "null_R", "null_R_same_k", "null_R_top", "l2_cut", "null_l2_cut"}
+    path = write_netcdf(compared.to_dataset(), tmp_path / "comparison.nc")
+    with xr.open_dataset(path, engine="h5netcdf") as read:
+        assert read.attrs["verdict"] == compared.verdict
+        assert np.array_equal(read["loss"], compared.profile["loss"])
+        assert read["loss"].attrs["units"] == "nats"
+        assert read["loss_barrier_linear"].attrs["definition"].startswith("linear: ")
+        assert np.array_equal(read["spectra_R"], compared.spectra["R"])
+
+
+def test_verdicts(setting):
+    digits, model, symmetry, (a, b) = setting
+
+    def verdict(anchor, moving, net=model, group=symmetry, **options):
+        return compare(anchor, moving, net, digits, symmetry=group, points=5, spectra=False, **options).verdict
+
+    assert verdict(a, a).startswith("the same weights")
+    assert verdict(a, symmetry.apply(symmetry.sample(3), a)).startswith("one solution up to the symmetries")
+    generator = torch.Generator().manual_seed(0)
+    tuned = {n: t + 0.002 * torch.randn(t.shape, generator=generator) for n, t in a.items()}
+    assert verdict(a, tuned).startswith("connected already")
+    assert verdict(a, symmetry.apply(symmetry.sample(3), tuned)).startswith("connected after alignment")
+    stranger = verdict(a, b, matcher="random")
+    assert stranger.startswith("no common basin found")
+    assert "train split" in stranger
+    assert "1% of accuracy" in stranger
+    broken = {n: t * (float("1e38") if n == "layers.2.weight" else 1) for n, t in b.items()}
+    assert verdict(a, broken, matcher="identity").startswith("undefined")
+
+
+def test_nothing_is_mutated_and_symmetry_is_discovered(setting):
+    digits, model, _, (a, b) = setting
+    before = fingerprint(a), fingerprint(b), fingerprint(model.state_dict()), model.training
+    found = compare(a, b, model, digits, points=3, splits=["test"], null=False)
+    assert (fingerprint(a), fingerprint(b), fingerprint(model.state_dict()), model.training) == before
+    assert isinstance(found, Comparison)
+    assert "symmetry" in found.seconds
+    assert found.symmetry.proof.passed
+    assert "null_R" not in found.spectra
+
+
+def test_stages_report_in_turn_and_can_be_cancelled(setting):
+    digits, model, symmetry, (a, b) = setting
+    stages = []
+    compare(a, b, model, digits, symmetry=symmetry, points=3, progress=lambda step: stages.append(step.stage))
+    assert list(dict.fromkeys(stages)) == ["matching", "profile naive", "profile aligned", "singular vectors"]
+    for stage in dict.fromkeys(stages):
+
+        def stop(step, stage=stage):
+            if step.stage == stage:
+                raise Cancelled
+
+        with pytest.raises(Cancelled):
+            compare(a, b, model, digits, symmetry=symmetry, points=3, progress=stop)
+
+
+def test_no_split_is_refused(setting):
+    digits, model, symmetry, (a, b) = setting
+    with pytest.raises(WorkbenchError, match="No split"):
+        compare(a, b, model, digits, symmetry=symmetry, splits=[])
