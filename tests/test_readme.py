@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from workbench.cli import build_parser
+from workbench.matching import MATCHERS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -56,4 +57,9 @@ def test_links_and_pictures_point_to_files():
     targets = re.findall(r"\]\(([^)#\s]+)\)", README)
     assert targets
     missing = [target for target in targets if "://" not in target and not (ROOT / target).exists()]
+    assert not missing
+
+
+def test_every_matcher_has_a_line_in_the_table():
+    missing = [name for name in MATCHERS if f"| `{name}` |" not in README]
     assert not missing
