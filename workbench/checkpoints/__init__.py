@@ -9,8 +9,8 @@ from __future__ import annotations
 from workbench.checkpoints.checkpoint import Checkpoint
 from workbench.checkpoints.files import load_checkpoint
 from workbench.checkpoints.fit import Fit, fit_to_model, match_names
+from workbench.checkpoints.manifest import shipped, shipped_checkpoint
 from workbench.checkpoints.saving import save_checkpoint
-from workbench.checkpoints.shipped import shipped, shipped_checkpoint
 
 __all__ = [
     "Checkpoint",
