@@ -11,7 +11,7 @@ if command -v apt-get >/dev/null 2>&1; then
     if [ "$as_root" != none ]; then
         echo "installing Chromium from the distribution's packages"
         export DEBIAN_FRONTEND=noninteractive
-        $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends chromium >/dev/null && exit 0
+        $as_root apt-get update -qq && $as_root apt-get install -y -qq chromium >/dev/null && exit 0
     fi
 fi
 echo "Chromium was not found and could not be installed; the browser tests will be skipped." >&2

@@ -8,7 +8,11 @@ set -uo pipefail
 cd "$(dirname "$0")/../.."
 export PYTHONPATH="$PWD" PYTHONUNBUFFERED=1
 python3 - <<'PY' || exit 1
-import sys, torch
+import sys
+try:
+    import torch
+except ImportError:
+    sys.exit("needs CUDA: there is no torch in this python3")
 sys.exit(0 if torch.cuda.is_available() else "needs CUDA: torch finds no device")
 PY
 timeout 240 python3 tests/gpu/figures.py; figures=$?
