@@ -45,6 +45,15 @@ class Job:
         """Ask the work to stop at its next step."""
         self._stop.set()
 
+    def check(self) -> None:
+        """Raise ``Cancelled`` once the job was cancelled; for the moments between two public functions."""
+        if self.cancelled:
+            raise Cancelled
+
+    def say(self, stage: str) -> None:
+        """Tell the session that another stage begins."""
+        self.progress(Step(stage, 0, None, 0.0))
+
     def progress(self, step: Step) -> None:
         """The ``Progress`` callback for the function being run: raises ``Cancelled`` once the job was cancelled."""
         self._waiting.append(step)
@@ -149,7 +158,7 @@ class Jobs:
             self._dispatch(run)
 
     def cancel(self, lane: str | None = None) -> None:
-        """Ask the job of ``lane`` (default: of every lane) to stop; on_cancel follows, or on_result where it keeps its best so far."""
+        """Ask the job of ``lane`` (default: of every lane) to stop; on_cancel follows, or on_result with the best so far."""
         with self._lock:
             for name, job in self._running.items():
                 if lane is None or name == lane:

@@ -22,7 +22,8 @@ def profile(
     dataset: ``metric(split, t)``, or ``metric(alignment, split, t)`` with alignments "naive", "aligned", "partial". A variable
     ``measured(alignment, t)`` of booleans marks points not evaluated yet: they are neither drawn nor counted as missing.
     log: log axis; values ≤ 0 are drawn at a floor and said so. at: a t to mark. chord: the dotted straight line between the
-    ends, from which the "linear" barrier is measured.
+    ends of the first finished alignment, from which the "linear" barrier is measured (not straight on a log axis, so not drawn
+    there). An alignment without any point is left out.
     """
     values = dataset[metric]
     if "alignment" not in values.dims:
@@ -43,13 +44,21 @@ def profile(
             )
         )
         curves.append(hv.Scatter(frame, "t", [metric, "of"], label=label).opts(color=colour, size=5, tools=["hover"]))
-        if chord and len(t) > 1 and t[0] == 0 and t[-1] == 1 and np.isfinite(piece.values[[0, -1]]).all():
+        if (
+            chord
+            and not log
+            and len(chords) < values.sizes["split"]
+            and len(t) > 1
+            and t[0] == 0
+            and t[-1] == 1
+            and np.isfinite(piece.values[[0, -1]]).all()
+        ):
             line = hv.Curve([(0.0, piece.values[0]), (1.0, piece.values[-1])], "t", metric, label="chord")
             chords.append(line.opts(color=NULL, line_dash="dotted", line_width=1))
     marks = [] if at is None else [hv.VLine(at).opts(color=NULL, line_width=1.5)]
     said = note(drawn)
     title = _title(metric) + (f" · {said}" if said else "")
-    overlay = hv.Overlay([*chords[:2], *curves, *marks])
+    overlay = hv.Overlay([*chords, *curves, *marks])
     return overlay.opts(
         **figure_options(
             title=title,
@@ -59,6 +68,7 @@ def profile(
             xlim=(-0.02, 1.02),
             legend_position="right",
             padding=(0, 0.08),
+            framewise=True,
         )
     )
 
@@ -71,6 +81,8 @@ def _lines(dataset: xr.Dataset, values: xr.DataArray) -> Iterator[tuple[str, str
         known = np.ones(len(t), dtype=bool)
         if measured is not None:
             known = (measured.sel(alignment=alignment) if "alignment" in measured.dims else measured).to_numpy()
+        if not known.any():
+            continue
         for number, split in enumerate(values["split"].to_numpy()):
             line = values.sel(alignment=alignment, split=split).to_numpy()
             yield str(alignment), str(split), DASHES[number % len(DASHES)], t[known], line[known]

@@ -1,0 +1,76 @@
+"""What a visitor may choose: shipped checkpoints, files under the operator's folder, and the tasks whose data lie here.
+
+A choice is a label out of a listing made on the server. Text from the browser is looked up in that listing and never opened
+as a path.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+from workbench.checkpoints import Checkpoint, load_checkpoint, shipped, shipped_checkpoint
+from workbench.errors import unknown_name
+from workbench.options import parse_options
+from workbench.tasks import TASKS, Task, task
+
+from .settings import Settings
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+AS_CHECKPOINT_SAYS = "as the checkpoint says"
+
+
+def checkpoints(settings: Settings) -> dict[str, Callable[[], Checkpoint]]:
+    """Label -> what reads it. The operator's files come first, then the shipped models; a link out of the folder is not offered."""
+    found: dict[str, Callable[[], Checkpoint]] = {}
+    if settings.checkpoints is not None:
+        for path in _files(settings.checkpoints):
+            found[path.relative_to(settings.checkpoints).as_posix()] = lambda path=path: load_checkpoint(path)
+    for entry in shipped():
+        name = entry["name"]
+        found[f"shipped: {name}"] = lambda name=name: shipped_checkpoint(name)
+    return found
+
+
+def _files(folder: Path) -> list[Path]:
+    sharded = {path.parent for path in folder.rglob("*.index.json")} - {folder}
+    single = (p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file() and p.parent not in sharded)
+    inside = folder.resolve()
+    return sorted(p for p in {*sharded, *single} if p.resolve().is_relative_to(inside) and not _hidden(p, folder))
+
+
+def _hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def read_checkpoint(settings: Settings, label: str) -> Checkpoint:
+    """The checkpoint behind a label of ``checkpoints``; an unknown label is an error, whatever it looks like."""
+    listed = checkpoints(settings)
+    if label not in listed:
+        raise unknown_name("checkpoint", label, listed)
+    return listed[label]()
+
+
+def tasks(settings: Settings) -> list[str]:
+    """Labels of the tasks offered: the embedded ones, those read from files where the operator named a data folder."""
+    labels = [AS_CHECKPOINT_SAYS]
+    for name in TASKS:
+        parameters = inspect.signature(TASKS[name]).parameters
+        if "root" in parameters and settings.data is None:
+            continue
+        flatten = parameters.get("flatten")
+        labels += [name] if flatten is None else [f"{name}:flatten=True", f"{name}:flatten=False"]
+    return labels
+
+
+def read_task(settings: Settings, label: str, says: str | None) -> Task:
+    """The task behind a label of ``tasks``. says: what the checkpoint's metadata names, such as ``digits:flatten=False``."""
+    text = (says or "digits") if label == AS_CHECKPOINT_SAYS else label
+    name, _, rest = text.partition(":")
+    options = parse_options(rest)
+    # Only the operator says where files are read, never a checkpoint's metadata.
+    options.pop("root", None)
+    if "root" in inspect.signature(TASKS[name]).parameters and settings.data is not None:
+        options["root"] = settings.data
+    return task(name, **options)
