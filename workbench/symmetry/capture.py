@@ -1,15 +1,15 @@
-"""From a module to its ATen graph: ``torch.export`` of a structural copy, then core decompositions.
+"""From a module to its ATen graph: ``torch.export`` in eval mode, then core decompositions.
 
-The caller's model is not touched: the copy shares its parameters and buffers but has flags of its own, so that it can be set to
-eval mode. The graph's inputs are the parameters, the buffers, the constants and the user's inputs, each with a role.
+The caller's model keeps its weights, mode and flags: eval mode lasts only while the graph is taken. The graph's inputs are the
+parameters, the buffers, the constants and the user's inputs, each with a role.
 """
 
 from __future__ import annotations
 
-import copy
-import itertools
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Capture:
 
     program: the exported program in core ATen; roles: placeholder name -> (role, state-dict name or input name, tensor or
     None); outputs: (name, node, matters) per graph output; aliases: tied name -> canonical name; state: all named tensors;
-    module: the structural copy that was exported; wanted: the names of the outputs that matter, None for all.
+    module: the caller's; wanted: the names of the outputs that matter, None for all.
     """
 
     program: ExportedProgram
@@ -44,10 +44,22 @@ class Capture:
     wanted: Sequence[str] | None = None
 
 
-def structural_copy(model: nn.Module) -> nn.Module:
-    """A copy of the modules that shares every parameter and buffer with ``model``; changing its flags leaves ``model`` alone."""
-    shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
-    return copy.deepcopy(model, memo=dict(shared)).eval()
+# torch.export swaps a module's parameters while it traces; two threads must not do that to one model, nor to torch's own state.
+_EXPORTING = threading.RLock()
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[nn.Module]:
+    """``model`` in eval mode, every module's own flag put back afterwards.
+
+    The model itself is used and not a copy: closures over it would go on using the original's weights.
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        yield model.eval()
+    finally:
+        for module, training in flags:
+            module.training = training
 
 
 def split_inputs(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -66,36 +78,41 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
     others are ignored. decompose: to core ATen, which the rules need; merely running a graph does not. Raises WorkbenchError
     where the model fails on the inputs, cannot be exported, or a name is unknown.
     """
-    twin = structural_copy(model)
     args, kwargs = split_inputs(example_inputs)
-    mha_fastpath = torch.backends.mha.get_fastpath_enabled()
+    with _EXPORTING, eval_mode(model), torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
+        warnings.simplefilter("ignore")
+        try:
+            model(*args, **kwargs)
+        except Exception as error:
+            raise WorkbenchError(
+                f"The model fails on the example inputs: {type(error).__name__}: {_first_line(error)}",
+                expected=f"inputs the model accepts; got {_shapes(example_inputs)}",
+                cause="a wrong input shape, or a missing argument",
+                next_step="pass a tuple of positional inputs, or a dict of keyword inputs",
+            ) from error
+        try:
+            program = torch.export.export(model, args, kwargs, strict=False)
+            if decompose:
+                _views_to_reshapes(program)
+                program = program.run_decompositions()
+        except Exception as error:
+            raise WorkbenchError(
+                f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
+                expected="a forward pass whose control flow does not depend on the values of tensors",
+                next_step="see the error's cause, and move data-dependent branches out of forward",
+            ) from error
+    return _describe(model, program, outputs)
+
+
+@contextmanager
+def _no_fastpath() -> Iterator[None]:
+    """Without the fused attention kernel, which has no graph."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                twin(*args, **kwargs)
-            except Exception as error:
-                raise WorkbenchError(
-                    f"The model fails on the example inputs: {type(error).__name__}: {_first_line(error)}",
-                    expected=f"inputs the model accepts; got {_shapes(example_inputs)}",
-                    cause="a wrong input shape, or a missing argument",
-                    next_step="pass a tuple of positional inputs, or a dict of keyword inputs",
-                ) from error
-            try:
-                program = torch.export.export(twin, args, kwargs, strict=False)
-                if decompose:
-                    _views_to_reshapes(program)
-                    program = program.run_decompositions()
-            except Exception as error:
-                raise WorkbenchError(
-                    f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
-                    expected="a forward pass whose control flow does not depend on the values of tensors",
-                    next_step="see the error's cause, and move data-dependent branches out of forward",
-                ) from error
+        yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(mha_fastpath)
-    return _describe(twin, program, outputs)
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _first_line(error: Exception) -> str:
@@ -131,8 +148,8 @@ def tied_names(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
     return {n: t for n, t in state.items() if isinstance(t, Tensor)}, aliases
 
 
-def _describe(twin: nn.Module, program: ExportedProgram, wanted: Sequence[str] | None) -> Capture:
-    state, aliases = tied_names(twin)
+def _describe(model: nn.Module, program: ExportedProgram, wanted: Sequence[str] | None) -> Capture:
+    state, aliases = tied_names(model)
     roles: dict[str, tuple[str, str, Tensor | None]] = {}
     for spec in program.graph_signature.input_specs:
         name = spec.arg.name
@@ -163,7 +180,7 @@ def _describe(twin: nn.Module, program: ExportedProgram, wanted: Sequence[str] |
             continue
         name = names[user.index(i)] if i in user else f"the updated buffer {specs[i].target}"
         outputs.append((name, node, wanted is None or name in wanted))
-    return Capture(program, roles, outputs, aliases, state, twin, wanted)
+    return Capture(program, roles, outputs, aliases, state, model, wanted)
 
 
 def _output_names(program: ExportedProgram, count: int) -> list[str]:

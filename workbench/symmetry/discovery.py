@@ -115,7 +115,8 @@ def _factor_names(captured: Capture, parameters: Mapping[str, list[Tree]]) -> di
         for atom in atoms(tree):
             if atom.pins or atom in names:
                 continue
-            base = (tensor.rpartition(".")[0] or tensor) + suffix
+            module, _, last = tensor.rpartition(".")
+            base = (module if module and last == "weight" else tensor) + suffix
             name, count = base, 2
             while name in taken:
                 name, count = f"{base}#{count}", count + 1

@@ -244,7 +244,13 @@ class Symmetry:
             ) from None
         if not known:
             raise WorkbenchError(f"{path} is JSON but not a saved symmetry", expected="a file written by Symmetry.save")
-        return cls.from_json(data)
+        try:
+            return cls.from_json(data)
+        except (KeyError, TypeError, ValueError) as error:
+            raise WorkbenchError(
+                f"{path} is a saved symmetry with a part missing or damaged ({type(error).__name__}: {error})",
+                next_step="discover it again and save it anew",
+            ) from None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Symmetry:

@@ -95,9 +95,9 @@ class Interpreter:
         if not any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(node.meta.get("val"))):
             return None
         operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, TensorType)]
-        if all(operand.value is not None for operand in operands):
-            return self._evaluate(node, args, kwargs, operands)
         name = self.op
+        if all(operand.value is not None for operand in operands) and not name.startswith("empty"):
+            return self._evaluate(node, args, kwargs, operands)
         if name in RULES:
             try:
                 result = RULES[name](self, args, kwargs)
@@ -105,6 +105,8 @@ class Interpreter:
                 return result
             except NoRule as reason:
                 name = f"{name} ({reason})"
+            except Exception as error:  # a rule's own fault costs completeness, never the answer
+                name = f"{name} (its rule failed: {type(error).__name__}: {error})"
         self.unknown[name] += 1
         return self.opaque(operands)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from workbench.symmetry.records import TensorType
-from workbench.symmetry.rules import rule
+from workbench.symmetry.rules import NoRule, rule
 from workbench.symmetry.trees import ONE, Tree, pin, pinned, product, split_product, uniform
 
 
@@ -58,6 +58,8 @@ def reshape(walk, tensor: TensorType, shape: Sequence[int]) -> TensorType:
 
 @rule("view", "reshape", "_unsafe_view", "squeeze", "unsqueeze", "flatten", "unflatten")
 def view(walk, args: Any, kwargs: Any) -> Any:
+    if walk.node.target._overloadname == "dtype":
+        raise NoRule("a view as another dtype")
     return reshape(walk, args[0], walk.shape)
 
 
@@ -89,7 +91,7 @@ def expand(walk, args: Any, kwargs: Any) -> Any:
     return walk.move(tensor, tuple(i if tree is not ONE else None for i, tree in enumerate(tensor.axes)), axes, tuple(keys))
 
 
-@rule("full_like", "zeros_like", "ones_like", "empty_like", "new_zeros", "new_full", "new_ones", "scalar_tensor")
+@rule("full_like", "zeros_like", "ones_like", "new_zeros", "new_full", "new_ones", "scalar_tensor")
 def filled(walk, args: Any, kwargs: Any) -> Any:
     """The operand gives only a shape; the result is constant along every axis."""
     shape = walk.shape
