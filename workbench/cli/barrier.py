@@ -11,7 +11,7 @@ HELP = "loss barrier on the line from A to B, as they are"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     inputs.add_pair(parser)
-    inputs.add_points(parser)
+    inputs.add_judging(parser)
     inputs.add_device(parser)
     parser.add_argument("--definition", help="only this definition of the barrier, see `workbench methods` (default: all)")
     parser.add_argument("--out", metavar="FILE", help="write the profile as netCDF")
@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             pair.model,
             pair.task,
             points=arguments.points,
+            splits=arguments.splits,
             device=arguments.device,
             progress=report,
         )

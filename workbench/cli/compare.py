@@ -23,7 +23,7 @@ MOST_PERMUTATIONS = 12  # a deep network has dozens of factors; a report with al
 def configure(parser: argparse.ArgumentParser) -> None:
     inputs.add_pair(parser)
     inputs.add_matching(parser)
-    inputs.add_points(parser)
+    inputs.add_judging(parser)
     inputs.add_spectra(parser)
     parser.add_argument(
         "--out", metavar="DIR", help="write report.html, comparison.nc, comparison.json and aligned.safetensors here"
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             pair.task,
             matcher=inputs.read_matcher(arguments.matcher),
             points=arguments.points,
-            splits=None,
+            splits=arguments.splits,
             gamma=arguments.gamma,
             null=not arguments.no_null,
             seed=arguments.seed,

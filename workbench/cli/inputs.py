@@ -78,6 +78,15 @@ def add_task(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", help="folder of the task's data files, for tasks that are not embedded")
 
 
+def add_judging(parser: argparse.ArgumentParser) -> None:
+    """``--points --splits --examples``: where the loss is measured, and on what."""
+    parser.add_argument(
+        "--points", type=int, default=25, help="number of points on the path, ends included (default: %(default)s)"
+    )
+    parser.add_argument("--splits", nargs="+", help="splits of the task to measure on (default: all)")
+    parser.add_argument("--examples", type=int, metavar="N", help="at most N examples of each split, drawn at random")
+
+
 def add_matching(parser: argparse.ArgumentParser) -> None:
     """``--matcher --seed --device --threads``."""
     parser.add_argument(
@@ -124,12 +133,6 @@ def use_threads(arguments: argparse.Namespace, parameters: int) -> None:
         torch.set_num_threads(arguments.threads)
     elif parameters < SMALL:
         torch.set_num_threads(1)
-
-
-def add_points(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--points", type=int, default=25, help="number of points on the path, ends included (default: %(default)s)"
-    )
 
 
 def read_checkpoint(text: str, *, key: str | None = None) -> Checkpoint:
@@ -204,7 +207,11 @@ def read_task(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> T
     options: dict[str, Any] = parse_options(rest)
     if arguments.root is not None:
         options["root"] = arguments.root
-    return task(name, **options)
+    found = task(name, **options)
+    examples = getattr(arguments, "examples", None)
+    for split in found.splits if examples is not None else ():
+        found = found.subset(split, min(examples, found.size(split)))
+    return found
 
 
 def read_matcher(text: str) -> Any:
