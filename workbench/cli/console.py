@@ -87,7 +87,7 @@ class _Line:
         count = f"{step.done}/{step.total}" if step.total else str(step.done)
         values = "  ".join(f"{name} {figure(float(value))}" for name, value in step.values.items())
         left = f"  {step.seconds_left:.0f} s left" if step.seconds_left else ""
-        sys.stderr.write(f"\r\x1b[K{f'{step.stage} {count}  {values}{left}'[:120]}")
+        sys.stderr.write(f"\r\x1b[K{f'{step.stage} {count}{left}  {values}'[:120]}")
         sys.stderr.flush()
 
     def clear(self) -> None:
