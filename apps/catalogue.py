@@ -7,7 +7,7 @@ as a path.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from workbench.checkpoints import Checkpoint, load_checkpoint, shipped, shipped_checkpoint
@@ -18,6 +18,7 @@ from workbench.tasks import TASKS, Task, task
 from .settings import Settings
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+DEFAULT_PAIR = ("shipped: digits-mlp-w256-seed0", "shipped: digits-mlp-w256-seed1")
 AS_CHECKPOINT_SAYS = "as the checkpoint says"
 
 
@@ -31,6 +32,13 @@ def checkpoints(settings: Settings) -> dict[str, Callable[[], Checkpoint]]:
         name = entry["name"]
         found[f"shipped: {name}"] = lambda name=name: shipped_checkpoint(name)
     return found
+
+
+def first_pair(labels: Sequence[str]) -> tuple[str | None, str | None]:
+    """What the page opens with: the operator's first two files, else two shipped networks."""
+    own = [label for label in labels if not label.startswith("shipped: ")]
+    pair = own[:2] if len(own) > 1 else [label for label in DEFAULT_PAIR if label in labels] or list(labels[:2])
+    return (pair[0], pair[-1]) if pair else (None, None)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -31,7 +31,10 @@ def facts(found: Found | None, barriers: Barriers) -> str:
         if known:
             items.append(_barrier(metric, known))
     verdict = found.comparison.verdict if found.comparison is not None else ""
-    return markup.facts(items, headline=verdict[:1].upper() + verdict[1:])
+    choice, loaded = found.choice, found.loaded
+    about = f"{choice.moving} moved onto {choice.anchor} · {loaded.model_name} · task {loaded.task.name} · "
+    about += f"matcher {choice.matcher}, seed {choice.seed}"
+    return markup.facts(items, headline=verdict[:1].upper() + verdict[1:], about="\n".join([about, *loaded.notes]))
 
 
 def _symmetry(found: Found) -> list[tuple[str, str, str]]:
@@ -43,7 +46,7 @@ def _symmetry(found: Found) -> list[tuple[str, str, str]]:
     sizes = [f"{group.copies} × {group.size}" if group.copies > 1 else str(group.size) for group in groups.values()]
     units = ", ".join(sizes[:4]) + (" …" if len(sizes) > 4 else "")
     factors = f"{len(groups)} factor{'s' * (len(groups) != 1)} of {units} units"
-    return [("Permutations that keep the function", f"10^{found.symmetry.log10_order():.0f}", f"{factors}; {proved}")]
+    return [("Permutations that keep the function", markup.power_of_ten(found.symmetry.log10_order()), f"{factors}; {proved}")]
 
 
 def _alignment(alignment: Alignment) -> list[tuple[str, str, str]]:
@@ -62,7 +65,7 @@ def _alignment(alignment: Alignment) -> list[tuple[str, str, str]]:
             f"{ended}; {alignment.seconds:.2f} s, {alignment.data_used}",
         ),
         (
-            "Distance ‖anchor − moving‖",
+            "Distance of the weights",
             f"{number(alignment.distance_before)} → {number(alignment.distance_after)}",
             f"{100 * alignment.l2_cut:.1f} % less",
         ),
@@ -83,7 +86,8 @@ def _barrier(metric: str, known: Mapping[str, xr.DataArray]) -> tuple[str, str, 
     values = {split: " → ".join(number(float(known[kind].sel(split=split))) for kind in kinds) for split in splits}
     definition = str(first.attrs.get("definition", "")).partition(":")[0]
     others = "; ".join(f"{split}: {values[split]}" for split in splits[1:])
-    note = f"{' → '.join(kinds)}, “{definition}”, {first.attrs.get('points')} points. {others}"
+    how = f"“{definition}”, {first.attrs.get('points')} points, calibration: {first.attrs.get('calibration')}"
+    note = f"{' → '.join(kinds)}, {how}. {others}"
     return f"{metric.capitalize()} barrier, {splits[0]}", values[splits[0]], note
 
 

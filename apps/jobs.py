@@ -167,6 +167,14 @@ class Jobs:
                 if lane is None or name == lane:
                     job.cancel()
 
+    def drop(self, lane: str) -> None:
+        """Cancel what runs or waits in ``lane`` and deliver nothing more of it, not even what is on its way."""
+        with self._lock:
+            waiting = self._waiting.pop(lane, None)
+            for job in (self._running.get(lane), waiting[0] if waiting else None):
+                if job is not None:
+                    self._supersede(job)
+
     def busy(self, lane: str) -> bool:
         with self._lock:
             return lane in self._running

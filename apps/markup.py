@@ -8,6 +8,7 @@ from html import escape
 
 STYLE = """
 <style>
+.about { font-size: 12px; opacity: .75; margin: 0 2px 4px; white-space: pre-line; overflow-wrap: anywhere; }
 .headline { font-size: 15px; line-height: 1.4; margin: 0 2px 10px; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 10px; }
 .fact { border: 1px solid rgba(128,128,128,.35); border-radius: 6px; padding: 8px 12px; min-width: 0; }
@@ -24,14 +25,15 @@ table.numbers th:first-child, table.numbers td:first-child { text-align: left; p
 """
 
 
-def facts(items: Sequence[tuple[str, str, str]], *, headline: str = "") -> str:
-    """(name, value, note) each in a small box, below a sentence where there is one."""
+def facts(items: Sequence[tuple[str, str, str]], *, headline: str = "", about: str = "") -> str:
+    """(name, value, note) each in a small box, below what it is ``about`` and a sentence that sums it up."""
     boxes = "".join(
         f'<div class="fact"><div class="name">{escape(name)}</div><div class="value">{escape(value)}</div>'
         f'<div class="note">{escape(note)}</div></div>'
         for name, value, note in items
     )
-    above = f'<div class="headline">{escape(headline)}</div>' if headline else ""
+    above = f'<div class="about">{escape(about)}</div>' if about else ""
+    above += f'<div class="headline">{escape(headline)}</div>' if headline else ""
     return f'{STYLE}{above}<div class="facts">{boxes}</div>'
 
 
@@ -48,11 +50,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, colours: Sequen
 
 
 def number(value: float, *, percent: bool = False) -> str:
-    """A figure to three significant digits, a share as per cent; a value that is not finite is "undefined"."""
+    """A figure to four digits, a share as per cent; a value that is not finite is "undefined"."""
     if not math.isfinite(value):
         return "undefined"
     if percent:
         return f"{100 * value:.1f} %"
     if value == 0:
         return "0"
-    return f"{value:.4f}" if 1e-3 <= abs(value) < 100 else f"{value:.3g}"
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 10 else f"{value:.4g}"
+
+
+def power_of_ten(exponent: float) -> str:
+    """10 with a raised exponent."""
+    return "10" + f"{exponent:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

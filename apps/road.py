@@ -51,7 +51,7 @@ class Choice:
         return np.linspace(0.0, 1.0, self.points)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Loaded:
     """Two state dicts that fit one model, and the task to judge them on."""
 
@@ -63,7 +63,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Found:
     """What the road has found so far, for one choice. profiles: "naive", "aligned" -> the finished profile; comparison: the
     whole, once every stage is there."""
@@ -93,9 +93,15 @@ def load(settings: Settings, choice: Choice) -> Loaded:
 
 
 def _model(settings: Settings, *checkpoints: Checkpoint) -> tuple[nn.Module, str]:
-    for checkpoint in checkpoints:
-        if checkpoint.architecture is not None:
-            return checkpoint.architecture.build(seed=0), str(checkpoint.architecture)
+    told = [checkpoint.architecture for checkpoint in checkpoints if checkpoint.architecture is not None]
+    if len({str(architecture) for architecture in told}) > 1:
+        raise WorkbenchError(
+            f"The two checkpoints are of different architectures: {told[0]} and {told[1]}",
+            expected="two checkpoints of one architecture",
+            next_step="choose two of the same kind and width",
+        )
+    if told:
+        return told[0].build(seed=0), str(told[0])
     if settings.model is None:
         raise WorkbenchError(
             "Neither checkpoint says which architecture it belongs to",

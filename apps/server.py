@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import panel as pn
 import torch
 
+from workbench.architectures import architecture
 from workbench.errors import WorkbenchError
+from workbench.symmetry import discover_symmetry
+from workbench.tasks import task
 
 from .pages import PAGES
 from .settings import Settings
@@ -81,11 +85,18 @@ def serve(
     model: str | None = None,
 ) -> None:
     """Serve until interrupted. Only files under ``checkpoints`` and the shipped models are ever offered."""
+    threading.Thread(target=_warm, name="warm", daemon=True).start()
     server = start(port, address, checkpoints=checkpoints, data=data, model=model, show=show)
     try:
         server.run_until_shutdown()
     except KeyboardInterrupt:
         server.stop()
+
+
+def _warm() -> None:
+    """Pay for the lazy imports of export and of the embedded data now, and not when the first visitor presses the button."""
+    embedded = task("digits")
+    discover_symmetry(architecture("mlp", inputs=64, outputs=10, width=4, depth=1).build(), embedded.example_inputs)
 
 
 def _hostname() -> str:

@@ -87,7 +87,7 @@ class CompareView:
             resume,
             bar,
             pmui.Typography(parameters.message, variant="body2", **WIDE),
-            pmui.Alert(object=parameters.error, severity="error", visible=parameters.error.rx() != "", **WIDE),
+            pmui.Alert(object=parameters.error, severity="error", visible=parameters.error.rx() != "", margin=10, **WIDE),
             download,
         ]
 
@@ -114,7 +114,7 @@ class CompareView:
         ]
 
     def _curves(self) -> pn.viewable.Viewable:
-        state, height = self.state, 400
+        state, height = self.state, 470
         pane = pn.pane.HoloViews(height=height, **WIDE)
         drawn: dict[str, Any] = {}
 
@@ -155,8 +155,19 @@ class CompareView:
 
     def _factors(self) -> pn.viewable.Viewable:
         state = self.state
+        walk = pmui.Button(label="One after another", icon="stairs", variant="text", size="small", margin=(0, 10))
+        fall = pn.pane.HoloViews(margin=0, **WIDE)
+
+        def draw(*events: Any) -> None:
+            known = {name: values[state.metric] for name, values in state.steps.items() if state.metric in values}
+            fall.object = PLOTS["barrier_steps"](known) if known else None
+
+        state.param.watch(draw, ["steps", "metric"])
+        walk.on_click(lambda event: state.one_by_one())
         return self._card(
             pmui.CheckBoxGroup.from_param(state.param.factors, margin=(8, 10, 0, 10), size="small", **WIDE),
+            walk,
+            fall,
             pn.pane.HTML(pn.bind(words.steps, state.param.steps, state.param.metric), margin=(0, 10, 8, 10), **WIDE),
             shown=state.param.aligned,
         )
@@ -168,6 +179,7 @@ class CompareView:
             state.param.aligned,
             ["aligned", "factor"],
             pmui.Select.from_param(state.param.factor, width=260),
+            height=400,
         )
 
     def _history(self) -> pn.viewable.Viewable:
@@ -176,7 +188,7 @@ class CompareView:
             lambda: PLOTS["matching_history"](state.found.alignment.history),
             state.param.aligned,
             ["aligned"],
-            pmui.Typography("Each mark is one visit of one factor", variant="body2", height=56, margin=(10, 12)),
+            height=470,
         )
 
     def _agreement(self) -> pn.viewable.Viewable:
@@ -197,13 +209,15 @@ class CompareView:
             pmui.Select.from_param(state.param.layer, width=260),
         )
 
-    def _figure(self, plot: Callable[[], Any], ready: Any, depends: list[str], *controls: Any) -> pn.viewable.Viewable:
+    def _figure(
+        self, plot: Callable[[], Any], ready: Any, depends: list[str], *controls: Any, height: int = 340
+    ) -> pn.viewable.Viewable:
         """A card whose figure is drawn again when one of ``depends`` changes, once ``ready`` is true."""
         state = self.state
         pane = pn.pane.HoloViews(**WIDE)
 
         def draw(*events: Any) -> None:
-            pane.object = plot() if getattr(state, ready.name) else None
+            pane.object = plot().opts(height=height) if getattr(state, ready.name) else None
 
         state.param.watch(draw, depends)
         return self._card(*controls, pane, shown=ready)

@@ -65,11 +65,11 @@ class CompareState(param.Parameterized):
         self._jobs, self._settings = jobs, settings
         self._live: LiveProfile | None = None
         self._stage = ""
+        self._walking = False
         self._partial: dict[tuple[str, ...], xr.Dataset] = {}
         names = list(catalogue.checkpoints(settings))
-        for which, index in (("anchor", 0), ("moving", 1)):
-            self.param[which].objects = names
-            setattr(self, which, names[min(index, len(names) - 1)] if names else None)
+        self.param.anchor.objects = self.param.moving.objects = names
+        self.anchor, self.moving = catalogue.first_pair(names)
         self.param.task.objects = catalogue.tasks(settings)
         self.task = self.param.task.objects[0]
         self.param.matcher.objects = list(MATCHERS)
@@ -80,8 +80,8 @@ class CompareState(param.Parameterized):
         """Start from the current choices; a comparison under way is cancelled and replaced."""
         self._live = None
         self._partial = {}
-        self._jobs.cancel("at")
-        self._jobs.cancel("factors")
+        self._jobs.drop("at")
+        self._jobs.drop("factors")
         self.param.update(
             found=None, profile=None, barriers={}, at=None, steps={}, factors=[], aligned=False, compared=False, error=""
         )
@@ -133,7 +133,7 @@ class CompareState(param.Parameterized):
                 self._live.finish(name, profile)
                 self.profile = self._live.dataset()
         self._measure_barriers()
-        if found.loaded is not None and (previous is None or previous.alignment is not found.alignment):
+        if previous is None or previous.symmetry is not found.symmetry or previous.alignment is not found.alignment:
             self.look()
 
     def _progress(self, steps: list[Step]) -> None:
@@ -203,20 +203,35 @@ class CompareState(param.Parameterized):
 
     # -- the alignment factor by factor
 
+    @property
+    def _chosen(self) -> tuple[str, ...]:
+        """The factors applied, in the symmetry's order."""
+        return tuple(name for name in self.param.factors.objects if name in self.factors)
+
+    def _is_partial(self, names: tuple[str, ...]) -> bool:
+        return 0 < len(names) < len(self.param.factors.objects)
+
     @param.depends("factors", watch=True)
     def _apply_factors(self) -> None:
-        names = tuple(name for name in self.param.factors.objects if name in self.factors)
-        if self.found is None or self.found.alignment is None or self._live is None:
+        """Show the curve of the chosen factors: measured now, or known from before."""
+        if self._live is None or not self.aligned:
             return
-        self._jobs.cancel("factors")
+        names = self._chosen
+        if not self._walking:
+            self._jobs.drop("factors")
         self._live.forget("partial")
-        if 0 < len(names) < len(self.param.factors.objects):
-            if names in self._partial:
-                self._live.finish("partial", self._partial[names])
-            else:
-                self._measure_factors(names)
+        if names in self._partial:
+            self._live.finish("partial", self._partial[names])
+        elif self._is_partial(names) and not self._walking:
+            self._measure_factors([names])
         self.profile = self._live.dataset()
         self.look()
+
+    def one_by_one(self) -> None:
+        """Apply the factors one after another, from none to all, and measure the curve of every step that is not known yet."""
+        if self.aligned:
+            names = tuple(self.param.factors.objects)
+            self._measure_factors([names[:count] for count in range(1, len(names))], walk=True)
 
     def partial_path(self, names: tuple[str, ...]) -> LinearPath:
         """The straight path to the moving model with only the factors in ``names`` applied."""
@@ -224,32 +239,52 @@ class CompareState(param.Parameterized):
         element = found.alignment.element.restrict(names)
         return LinearPath(found.loaded.anchor, found.symmetry.apply(element, found.loaded.moving))
 
-    def _measure_factors(self, names: tuple[str, ...]) -> None:
-        found, alignment = self.found, self.found.alignment
+    def _measure_factors(self, sets: list[tuple[str, ...]], *, walk: bool = False) -> None:
+        found, known = self.found, set(self._partial)
 
-        def work(job: Job) -> xr.Dataset:
-            return profile_path(
-                self.partial_path(names),
-                found.loaded.model,
-                found.loaded.task,
-                points=found.choice.grid,
-                splits=tuple(found.loaded.task.splits),
-                progress=job.progress,
-            )
+        def work(job: Job) -> None:
+            for names in sets:
+                if walk:
+                    job.emit(self._walk_to, names)
+                if names in known:
+                    continue
+                profile = profile_path(
+                    self.partial_path(names),
+                    found.loaded.model,
+                    found.loaded.task,
+                    points=found.choice.grid,
+                    splits=tuple(found.loaded.task.splits),
+                    progress=job.progress,
+                )
+                job.flush()
+                job.emit(self._keep_partial, names, profile)
 
-        def points(steps: list[Step]) -> None:
-            for step in steps:
-                self._live.add("partial", step)
+        self._jobs.start(
+            "factors",
+            work,
+            on_steps=self._partial_points,
+            on_result=lambda _: self._walk_to(sets[-1] if not walk else tuple(self.param.factors.objects)),
+            on_error=self._failed_beside,
+        )
+
+    def _walk_to(self, names: tuple[str, ...]) -> None:
+        self._walking = True
+        try:
+            self.factors = list(names)
+        finally:
+            self._walking = False
+
+    def _partial_points(self, steps: list[Step]) -> None:
+        for step in steps:
+            self._live.add("partial", step)
+        self.profile = self._live.dataset()
+
+    def _keep_partial(self, names: tuple[str, ...], profile: xr.Dataset) -> None:
+        self._partial[names] = profile
+        if names == self._chosen:
+            self._live.finish("partial", profile)
             self.profile = self._live.dataset()
-
-        def keep(profile: xr.Dataset) -> None:
-            if self.found is not None and self.found.alignment is alignment:
-                self._partial[names] = profile
-                self._live.finish("partial", profile)
-                self.profile = self._live.dataset()
-                self._measure_barriers()
-
-        self._jobs.start("factors", work, on_steps=points, on_result=keep, on_error=self._failed_beside)
+        self._measure_barriers()
 
     # -- the numbers at one t
 
@@ -257,11 +292,12 @@ class CompareState(param.Parameterized):
     def look(self) -> None:
         """Evaluate the models at ``t`` on every path there is; while one evaluation runs only the latest t waits."""
         found = self.found
-        if found is None or found.loaded is None:
+        # While the symmetry is discovered the model belongs to torch.export, which swaps its parameters.
+        if found is None or found.symmetry is None:
             return
         t, paths = self.t, {"naive": found.path("naive")}
-        names = tuple(name for name in self.param.factors.objects if name in self.factors)
-        partial = found.alignment is not None and 0 < len(names) < len(self.param.factors.objects)
+        names = self._chosen
+        partial = found.alignment is not None and self._is_partial(names)
 
         def work(job: Job) -> tuple[float, dict[str, xr.Dataset]]:
             if found.alignment is not None:

@@ -44,10 +44,11 @@ def barrier_steps(steps: Mapping[str, xr.DataArray]) -> hv.Overlay:
             title=f"Barrier ({definition})" + (f" · {said}" if said else ""),
             xlabel="",
             ylabel="barrier",
-            legend_position="top",
+            legend_position="right",
             invert_axes=True,
             invert_yaxis=True,
-            height=120 + 26 * len(steps),
+            height=100 + 26 * len(steps),
             padding=0.1,
+            xticks=4,
         )
     )
