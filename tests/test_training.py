@@ -92,8 +92,12 @@ def test_batch_norm_is_trained_one_by_one_and_says_so(digits):
     assert fingerprint(alone.state) == fingerprint(found[1].state)
     with pytest.raises(WorkbenchError, match=r"one batch: norms\.0"):
         train(net, images, seeds=(1, 2), epochs=1, batched=True)
-    layered = train(architecture("convnet", width=2, norm="layer"), images, seeds=(1, 2), epochs=1, batch_size=50)
-    assert layered[0].notes == ()  # the control: without running statistics the seeds are stacked
+    layered = architecture("convnet", width=2, norm="layer")  # the control: without running statistics seeds can be stacked
+    stacked = train(layered, images, seeds=(1, 2), epochs=1, batch_size=50, batched=True)
+    assert stacked[0].notes == ()
+    usual = train(layered, images, seeds=(1, 2), epochs=1, batch_size=50)
+    assert "slower on the CPU" in usual[0].notes[0]
+    assert largest_difference(usual[1], stacked[1]) <= 1e-5
 
 
 class Undecided(nn.Module):

@@ -19,7 +19,7 @@ from workbench.tasks import Task
 from workbench.tasks import task as named_task
 from workbench.training.augment import augment
 from workbench.training.recipe import Recipe, default_recipe
-from workbench.training.trainers import BatchedTrainer, LoopTrainer, Trainer, why_not_batched
+from workbench.training.trainers import BatchedTrainer, LoopTrainer, Trainer, slower_batched, why_not_batched
 
 REPORT_SECONDS = 0.1
 EVALUATION_BATCH = 1000
@@ -52,8 +52,8 @@ def train(
     Recipe: what is None comes from ``default_recipe``; see ``Recipe`` for the meaning of each. save_epochs: epochs after which a
     checkpoint is kept as well (0: before training); a seed's checkpoints then come one after the other, the last epoch always
     among them. batched: "auto" stacks all seeds in one run (``torch.func.vmap``) and trains them one by one where a layer does not
-    allow it, which the notes say; True insists, False never stacks. Networks this small run fastest with
-    ``torch.set_num_threads(1)``.
+    allow it or it is slower (convolutions on a CPU), which the notes say; True insists, False never stacks. Small networks run
+    fastest with ``torch.set_num_threads(1)``.
 
     Metadata of each checkpoint: architecture, task, seed, epoch, recipe, and loss and metrics on every split.
     Raises ``WorkbenchError`` where network and task do not fit, ``Cancelled`` where ``progress`` asks for it.
@@ -139,6 +139,8 @@ def _trainer(models: list[nn.Module], task: Task, recipe: Recipe, batched: bool 
         raise WorkbenchError(f"batched is {batched!r}", expected="True, False or 'auto'")
     if batched is False:
         return LoopTrainer(models, task, recipe), ("seeds trained one by one, as asked",)
+    if batched == "auto" and (slower := slower_batched(models[0], task.device)):
+        return LoopTrainer(models, task, recipe), (f"seeds trained one by one: {why_not_batched(models[0]) or slower}",)
     reason = why_not_batched(models[0])
     if reason is None:
         # A trial step on throw-away copies finds layers that vmap cannot take.
