@@ -1,0 +1,64 @@
+"""Running a cell again and again, a failing one among them, keeps no tensors of earlier runs alive."""
+
+import gc
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+SETUP = """
+import torch
+import workbench as wb
+a, b = (wb.shipped_checkpoint(f"digits-mlp-w64-seed{seed}") for seed in (0, 1))
+task, model = wb.task("digits"), a.architecture.build()
+symmetry = wb.discover_symmetry(model, task.example_inputs)
+"""
+WORK = """
+second = wb.shipped_checkpoint("digits-mlp-w64-seed1").state
+alignment = wb.align(symmetry, a.state, second, seed=0, model=model, inputs=task.splits["test"][0])
+profile = wb.profile_path(wb.LinearPath(a.state, alignment.aligned), model, task, points=3)
+"""
+FAILING = """
+broken = {name: tensor.clone().fill_(float("nan")) for name, tensor in b.state.items()}
+wb.align(symmetry, a.state, broken)
+"""
+LEAKING = WORK + "kept = globals().get('kept', []) + [alignment]\n"
+
+
+def alive() -> int:
+    """Bytes of all storages that some tensor still holds."""
+    gc.collect()
+    storages = {}
+    for item in gc.get_objects():
+        if type(item) is torch.Tensor or type(item) is torch.nn.Parameter:
+            storages[item.untyped_storage()._cdata] = item.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+@pytest.fixture
+def shell():
+    made = InteractiveShell.instance()
+    made.reset()
+    made.showtraceback = lambda *arguments, **options: None
+    yield made
+    made.reset()
+    InteractiveShell.clear_instance()
+
+
+def growth(shell, cells) -> int:
+    """Bytes that a second and third round of ``cells`` hold beyond the first."""
+    held = []
+    for _ in range(3):
+        for cell in cells:
+            shell.run_cell(cell, store_history=False)
+        held.append(alive())
+    return held[-1] - held[0]
+
+
+def test_running_a_cell_again_keeps_nothing(shell):
+    assert shell.run_cell(SETUP).success
+    assert shell.run_cell(WORK).success
+    assert not shell.run_cell(FAILING).success
+    assert growth(shell, [WORK, FAILING, WORK]) == 0
+    # the negative control: a cell that keeps its results must be seen
+    assert growth(shell, [LEAKING]) > 0
