@@ -281,6 +281,25 @@ def test_the_callers_model_is_untouched():
     model[0].requires_grad_(True)
 
 
+def test_a_closure_over_the_model_is_seen_through():
+    """A copy's closures still read the original's weights; the graph must show them as weights all the same."""
+
+    class Closed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.head = nn.Linear(5, 6), nn.Linear(6, 2)
+            self.read = lambda x: self.head(torch.relu(self.a(x)))
+
+        def forward(self, x):
+            return self.read(x)
+
+    model = Closed().train()
+    symmetry = discover_symmetry(model, (torch.randn(ROW),))
+    assert symmetry.log10_order() == pytest.approx(orders(6))
+    assert model.training
+    assert model.head.training
+
+
 def test_only_the_outputs_that_matter_pin():
     net = Net(lambda m, x: (m.head(h := torch.relu(m.a(x))), h), a=nn.Linear(5, 6), head=nn.Linear(6, 2))
     assert not discover_symmetry(net, (torch.randn(ROW),)).groups

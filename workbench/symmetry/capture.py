@@ -1,11 +1,13 @@
 """From a module to its ATen graph: ``torch.export`` in eval mode, then core decompositions.
 
-The caller's model keeps its weights, mode and flags: eval mode lasts only while the graph is taken. The graph's inputs are the
+The caller's model keeps its weights, mode and flags: a structural copy is exported. The graph's inputs are the
 parameters, the buffers, the constants and the user's inputs, each with a role.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,16 +46,19 @@ class Capture:
     wanted: Sequence[str] | None = None
 
 
-# torch.export swaps a module's parameters while it traces; two threads must not do that to one model, nor to torch's own state.
+# Tracing swaps parameters and patches torch for a while; two threads must not do that at once.
 _EXPORTING = threading.RLock()
+
+
+def structural_copy(model: nn.Module) -> nn.Module:
+    """A copy of the modules, in eval mode, that shares every parameter and buffer with ``model``: its flags are its own."""
+    shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
+    return copy.deepcopy(model, memo=dict(shared)).eval()
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[nn.Module]:
-    """``model`` in eval mode, every module's own flag put back afterwards.
-
-    The model itself is used and not a copy: closures over it would go on using the original's weights.
-    """
+    """``model`` itself in eval mode, every module's own flag put back afterwards."""
     flags = [(module, module.training) for module in model.modules()]
     try:
         yield model.eval()
@@ -79,10 +84,11 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
     where the model fails on the inputs, cannot be exported, or a name is unknown.
     """
     args, kwargs = split_inputs(example_inputs)
-    with _EXPORTING, eval_mode(model), torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
+    with _EXPORTING, torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
         warnings.simplefilter("ignore")
+        twin = structural_copy(model)
         try:
-            model(*args, **kwargs)
+            twin(*args, **kwargs)
         except Exception as error:
             raise WorkbenchError(
                 f"The model fails on the example inputs: {type(error).__name__}: {_first_line(error)}",
@@ -90,18 +96,34 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
                 cause="a wrong input shape, or a missing argument",
                 next_step="pass a tuple of positional inputs, or a dict of keyword inputs",
             ) from error
-        try:
-            program = torch.export.export(model, args, kwargs, strict=False)
-            if decompose:
-                _views_to_reshapes(program)
-                program = program.run_decompositions()
-        except Exception as error:
-            raise WorkbenchError(
-                f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
-                expected="a forward pass whose control flow does not depend on the values of tensors",
-                next_step="see the error's cause, and move data-dependent branches out of forward",
-            ) from error
+        program = _export(twin, args, kwargs, decompose)
+        if _reads_outside(program, model):
+            # Closures and hooks of the original go on reading the original's weights: trace the model itself.
+            with eval_mode(model):
+                program = _export(model, args, kwargs, decompose)
     return _describe(model, program, outputs)
+
+
+def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
+    try:
+        program = torch.export.export(model, args, kwargs, strict=False)
+        if decompose:
+            _views_to_reshapes(program)
+            program = program.run_decompositions()
+        return program
+    except Exception as error:
+        raise WorkbenchError(
+            f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
+            expected="a forward pass whose control flow does not depend on the values of tensors",
+            next_step="see the error's cause, and move data-dependent branches out of forward",
+        ) from error
+
+
+def _reads_outside(program: ExportedProgram, model: nn.Module) -> bool:
+    """Whether a parameter of the model entered the graph as a plain constant, which a closure over the model makes it do."""
+    weights = {tensor.untyped_storage()._cdata for tensor in model.parameters()}
+    constants = [value for value in program.constants.values() if isinstance(value, Tensor)]
+    return any(value.untyped_storage()._cdata in weights for value in constants)
 
 
 @contextmanager
