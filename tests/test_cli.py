@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,6 +14,8 @@ import xarray as xr
 
 from workbench.checkpoints import load_checkpoint, save_checkpoint, shipped_checkpoint
 from workbench.cli import COMMANDS, console, main
+from workbench.errors import Cancelled
+from workbench.progress import Reporter
 
 PAIR = ("digits-mlp-w16-seed0", "digits-mlp-w16-seed1")
 
@@ -218,8 +222,6 @@ def test_weights_that_are_not_finite_are_refused_by_name(call, tmp_path):
 
 
 def test_a_taken_port_is_said_before_anything_starts(call):
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -253,19 +255,20 @@ def test_json_never_holds_what_json_does_not_know():
 
 
 def test_progress_draws_nothing_where_the_error_stream_is_no_terminal(capsys):
-    from workbench.progress import Reporter
-
     with console.progress() as report:
         Reporter(report, "matching", total=2).step(objective=1.0)
     assert capsys.readouterr() == ("", "")
 
 
-def test_ctrl_c_stops_at_the_next_step():
-    import signal
+@pytest.fixture
+def interruptible():
+    """SIGINT as a foreground process has it; one in the background (a test run under nohup) ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
-    from workbench.errors import Cancelled
-    from workbench.progress import Reporter
 
+def test_ctrl_c_stops_at_the_next_step(interruptible):
     with console.progress() as report:
         reporter = Reporter(report, "matching", total=3)
         reporter.step()
@@ -275,3 +278,23 @@ def test_ctrl_c_stops_at_the_next_step():
     # outside, Ctrl-C is again what it was
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGINT)
+
+
+def test_a_background_process_goes_on_ignoring_ctrl_c(interruptible):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with console.progress() as report:
+        signal.raise_signal(signal.SIGINT)
+        Reporter(report, "matching", total=1).step()
+
+
+def test_a_stopped_command_leaves_nothing_and_says_so(call, tmp_path, monkeypatch, interruptible):
+    import workbench.profiles
+
+    def stopped(*arguments, **options):
+        raise Cancelled
+
+    monkeypatch.setattr(workbench.profiles, "profile_path", stopped)
+    code, out, err = call("barrier", *PAIR, "--out", tmp_path / "profile.nc")
+    assert (code, out) == (130, "")
+    assert "stopped" in err
+    assert list(tmp_path.iterdir()) == []

@@ -117,12 +117,15 @@ def progress() -> Iterator[Progress]:
         if stopping.is_set():
             raise Cancelled
 
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGINT, interrupt) if in_main_thread else None
+    # A process started in the background ignores Ctrl-C, and goes on ignoring it; only the main thread may set handlers.
+    before = signal.getsignal(signal.SIGINT)
+    listen = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
+    if listen:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield report
     finally:
-        if in_main_thread:
+        if listen:
             signal.signal(signal.SIGINT, before)
         if line is not None:
             line.clear()
