@@ -16,9 +16,10 @@ from .road import Found
 Barriers = Mapping[str, Mapping[str, xr.DataArray]]
 
 
-def curves_known(profile: xr.Dataset) -> tuple[tuple[bool, bool], ...]:
-    """Per alignment: is there a point, are there all. It changes a few times while a profile fills in."""
-    return tuple((bool(line.any()), bool(line.all())) for line in profile["measured"].to_numpy())
+def curves_known(profile: xr.Dataset) -> tuple[bool, ...]:
+    """Per alignment whether it has a point, and whether one is complete (it has the chord): what a figure consists of."""
+    measured = profile["measured"].to_numpy()
+    return (*(bool(line.any()) for line in measured), bool(measured.all(axis=1).any()))
 
 
 def facts(found: Found | None, barriers: Barriers) -> str:

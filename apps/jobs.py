@@ -24,7 +24,9 @@ Dispatch = Callable[[Callable[[], None]], None]
 # Results are numbers and state dicts, and torch and scipy release the interpreter lock: threads do, and a started process
 # would import torch again for every worker.
 POOL = ThreadPoolExecutor(max_workers=4, thread_name_prefix="workbench")
-PROGRESS_INTERVAL = 0.1  # seconds between two progress deliveries of one job; steps in between are collected, not lost
+# Seconds between two progress deliveries of one job; steps in between are collected, not lost. Drawing a figure costs the
+# session's thread ~0.15 s, so more often would only starve the worker.
+PROGRESS_INTERVAL = 0.25
 
 
 class Job:

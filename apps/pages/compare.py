@@ -11,6 +11,7 @@ import panel as pn
 import panel_material_ui as pmui
 
 from workbench.plots import PLOTS
+from workbench.plots.profile import position_mark
 from workbench.plots.report import comparison_figures, report_html
 
 from .. import compare_words as words
@@ -118,30 +119,33 @@ class CompareView:
         pane = pn.pane.HoloViews(height=height, **WIDE)
         drawn: dict[str, Any] = {}
 
-        def draw(profile: Any, t: float) -> hv.Overlay:
-            return PLOTS["profile"](profile, metric=state.metric, log=state.log_axis, at=t).opts(height=height)
+        def draw(data: Any, t: float) -> hv.Overlay:
+            """The curves are built once for every new profile, so that a dragged slider only moves its mark."""
+            if drawn.get("data") is not data:
+                drawn["data"] = data
+                drawn["curves"] = PLOTS["profile"](data, metric=state.metric, log=state.log_axis).opts(height=height)
+            curves = drawn["curves"]
+            return curves.clone([*curves, position_mark(t)])
 
         def renew(*events: Any) -> None:
             """New points stream into the figure that is there; another set of curves or another axis needs a new one."""
             profile = state.profile
-            if profile is None:
+            if profile is None or not profile["measured"].any():
                 drawn.clear()
                 pane.object = None
                 return
             shape = (words.curves_known(profile), state.metric, state.log_axis)
             if drawn.get("shape") != shape:
-                drawn["shape"] = shape
-                drawn["points"] = points = hv.streams.Params(parameters=[state.param.t])
-                drawn["pipe"] = pipe = hv.streams.Pipe(data=profile)
-                pane.object = hv.DynamicMap(lambda data, t: draw(data, t), streams=[pipe, points])
+                drawn.update(shape=shape, data=None, pipe=hv.streams.Pipe(data=profile))
+                pane.object = hv.DynamicMap(draw, streams=[drawn["pipe"], hv.streams.Params(parameters=[state.param.t])])
             else:
                 drawn["pipe"].send(profile)
 
         state.param.watch(renew, ["profile", "metric", "log_axis"])
-        controls = pmui.Row(
+        controls = pmui.FlexBox(
             pmui.Select.from_param(state.param.metric, width=140),
             pmui.Select.from_param(state.param.definition, width=180),
-            pmui.Checkbox.from_param(state.param.log_axis, margin=(18, 10)),
+            pmui.Checkbox.from_param(state.param.log_axis, margin=(18, 10), width=120),
         )
         return self._card(controls, pane, shown=state.param.profile)
 

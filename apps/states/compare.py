@@ -132,7 +132,7 @@ class CompareState(param.Parameterized):
             if previous is None or name not in previous.profiles:
                 self._live.finish(name, profile)
                 self.profile = self._live.dataset()
-        self._measure_barriers()
+                self._measure_barriers()
         if previous is None or previous.symmetry is not found.symmetry or previous.alignment is not found.alignment:
             self.look()
 

@@ -31,34 +31,27 @@ def profile(
     floor = _floor(values) if log else None
     curves: list[hv.Element] = []
     chords: list[hv.Element] = []
+    # One element for the marks of all curves: a live figure is drawn again several times a second, and every element costs.
+    points: dict[str, list] = {"t": [], metric: [], "of": [], "colour": []}
     drawn: list[Drawable] = []
     for alignment, split, style, t, y in _lines(dataset, values):
         piece = drawable(y, log=log, floor=floor)
         drawn.append(piece)
         label = split if alignment == "path" else f"{alignment}, {split}"
         colour = ALIGNMENT_COLOURS.get(alignment, ALIGNMENT_COLOURS["aligned"])
-        frame = {"t": t, metric: piece.values, "of": [label] * len(t)}
-        curves.append(
-            hv.Curve(frame, "t", [metric, "of"], label=label).opts(
-                color=colour, line_dash=style, line_width=2.5, tools=["hover"]
-            )
-        )
-        curves.append(hv.Scatter(frame, "t", [metric, "of"], label=label).opts(color=colour, size=5, tools=["hover"]))
-        if (
-            chord
-            and not log
-            and len(chords) < values.sizes["split"]
-            and len(t) > 1
-            and t[0] == 0
-            and t[-1] == 1
-            and np.isfinite(piece.values[[0, -1]]).all()
-        ):
-            line = hv.Curve([(0.0, piece.values[0]), (1.0, piece.values[-1])], "t", metric, label="chord")
+        curves.append(hv.Curve((t, piece.values), "t", metric, label=label).opts(color=colour, line_dash=style, line_width=2.5))
+        for name, column in zip(points, (t, piece.values, [label] * len(t), [colour] * len(t)), strict=True):
+            points[name].extend(column)
+        ends = piece.values[[0, -1]] if len(t) > 1 and t[0] == 0 and t[-1] == 1 else np.array([np.nan])
+        if chord and not log and len(chords) < values.sizes["split"] and np.isfinite(ends).all():
+            line = hv.Curve([(0.0, ends[0]), (1.0, ends[1])], "t", metric, label="chord")
             chords.append(line.opts(color=NULL, line_dash="dotted", line_width=1))
-    marks = [] if at is None else [hv.VLine(at).opts(color=NULL, line_width=1.5)]
+    marks = [] if at is None else [position_mark(at)]
     said = note(drawn)
     title = _title(metric) + (f" · {said}" if said else "")
-    overlay = hv.Overlay([*chords, *curves, *marks])
+    dots = hv.Scatter(points, "t", [metric, "of", "colour"]).opts(color="colour", size=5, tools=["hover"], show_legend=False)
+    overlay = hv.Overlay([*chords, *curves, dots, *marks])
+    higher = dataset[metric].attrs.get("better", "lower") == "higher"
     return overlay.opts(
         **figure_options(
             title=title,
@@ -66,11 +59,18 @@ def profile(
             ylabel=_label(dataset, metric),
             logy=log,
             xlim=(-0.02, 1.02),
-            legend_position="right",
+            # A barrier fills the middle: the corner on its far side stays free.
+            legend_position="bottom_right" if higher else "top_right",
+            legend_opts={"background_fill_alpha": 0.6, "border_line_alpha": 0.0},
             padding=(0, 0.08),
             framewise=True,
         )
     )
+
+
+def position_mark(t: float) -> hv.VLine:
+    """The line that marks one t."""
+    return hv.VLine(t).opts(color=NULL, line_width=1.5)
 
 
 def _lines(dataset: xr.Dataset, values: xr.DataArray) -> Iterator[tuple[str, str, str, np.ndarray, np.ndarray]]:
