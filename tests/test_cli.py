@@ -73,6 +73,7 @@ def test_compare_leaves_a_report_the_numbers_and_the_aligned_checkpoint(call, tm
     assert "Bokeh" in report
     assert outside(report) == [], "the report must open without a network"
     assert outside("<p><script src='https://x.org/y.js'></script>") == ["https://x.org/y.js"]
+    assert {path.stat().st_mode for path in out.iterdir()} == {(out / "report.html").stat().st_mode}
     aligned, moving = load_checkpoint(out / "aligned.safetensors"), shipped_checkpoint(PAIR[1])
     assert aligned.metadata["aligned_to"] == PAIR[0]
     assert not torch.equal(aligned.state["layers.0.weight"], moving.state["layers.0.weight"])

@@ -43,7 +43,10 @@ def save_checkpoint(
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.partial")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode  # what the umask gives; safetensors itself leaves a file only its owner may read
         save_file(tensors, partial, metadata={"format": "pt", **dict(sorted(texts.items()))})
+        partial.chmod(mode)
         _sort_header(partial)
         partial.replace(target)
     finally:

@@ -7,6 +7,7 @@ import argparse
 from workbench.cli import console, inputs
 
 HELP = "align checkpoint B to checkpoint A"
+CHECKED = 256  # examples on which the outputs of B and of aligned B are compared
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
             seed=arguments.seed,
             device=arguments.device,
             model=pair.model,
-            inputs=pair.task.example_inputs[0],
+            inputs=next(iter(pair.task.splits.values()))[0][:CHECKED],
             progress=report,
         )
     if arguments.out:
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     data["notes"] = [*pair.notes, *found.notes]
     rows = [
         ["distance between A and B", found.distance_before, found.distance_after],
-        ["objective", found.history[0].objective if found.history else None, found.objective],
+        ["objective", found.history[0].objective if len(found.history) > 1 else None, found.objective],
     ]
     words = [
         f"{found.settings['matcher']}: {found.sweeps} sweeps, {found.seconds:.2f} s, {found.data_used}; "
