@@ -111,7 +111,13 @@ def test_stages_report_in_turn_and_can_be_cancelled(setting):
     digits, model, symmetry, (a, b) = setting
     stages = []
     compare(a, b, model, digits, symmetry=symmetry, points=3, progress=lambda step: stages.append(step.stage))
-    assert list(dict.fromkeys(stages)) == ["matching", "profile naive", "profile aligned", "singular vectors"]
+    assert list(dict.fromkeys(stages)) == [
+        "matching",
+        "profile naive",
+        "profile aligned",
+        "singular vectors",
+        "singular vectors: matching",
+    ]
     for stage in dict.fromkeys(stages):
 
         def stop(step, stage=stage):

@@ -16,17 +16,17 @@ directions in those: read every figure beside its null, and best the null that k
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from workbench.errors import WorkbenchError
+from workbench.errors import Cancelled, WorkbenchError
 from workbench.matching import Matcher, align
 from workbench.matching.problem import cost_tensors, resolve_device
-from workbench.progress import Progress, Reporter
+from workbench.progress import Progress, Reporter, Step
 from workbench.schema import provenance
 from workbench.states import StateDict, distance, require_finite, require_same_tensors
 from workbench.symmetry.group import Symmetry
@@ -122,13 +122,13 @@ def singular_alignment(
     samples = null_samples if null else 0
     reporter = Reporter(progress, "singular vectors", total=len(layers) * (1 + 2 * samples))
     if aligned is None and symmetry is not None:
-        aligned = align(symmetry, anchor, moving, matcher, seed=seed, device=where).aligned
+        aligned = _matched(symmetry, anchor, moving, matcher, seed, where, progress)
     trained = _Pair(anchor, moving, aligned, layers, where, reporter)
     unrelated = []
     for sample in range(samples):
         first, second = (gaussian_like(anchor, seed=seed + 2 * sample + which) for which in range(2))
-        found = align(symmetry, first, second, matcher, seed=seed, device=where)
-        unrelated.append(_Pair(first, second, found.aligned, layers, where, reporter))
+        matched = _matched(symmetry, first, second, matcher, seed, where, progress)
+        unrelated.append(_Pair(first, second, matched, layers, where, reporter))
     dataset = _dataset(trained, unrelated, gamma, top)
     dataset.attrs = provenance(
         seed=seed,
@@ -140,6 +140,27 @@ def singular_alignment(
         },
     )
     return dataset
+
+
+def _matched(
+    symmetry: Symmetry,
+    anchor: StateDict,
+    moving: StateDict,
+    matcher: str | Matcher,
+    seed: int,
+    device: torch.device,
+    progress: Progress | None,
+) -> dict[str, Tensor]:
+    """π(moving). Half a match would be no null, so a cancelled one raises."""
+
+    def under_own_name(step: Step) -> None:
+        if progress is not None:
+            progress(replace(step, stage="singular vectors: matching"))
+
+    found = align(symmetry, anchor, moving, matcher, seed=seed, device=device, progress=under_own_name)
+    if found.cancelled:
+        raise Cancelled
+    return found.aligned
 
 
 def _require_choices(gamma: tuple[float, ...], top: tuple[int, ...], samples: int) -> None:
