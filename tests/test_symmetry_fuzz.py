@@ -156,7 +156,8 @@ def test_nothing_is_claimed_that_does_not_hold(chunk):
         try:
             symmetry = discover_symmetry(model, (torch.randn(2, 5),))
         except WorkbenchError as error:
-            assert "could not capture" in str(error), f"program {seed}: {error}"
+            if "could not capture" not in str(error):
+                raise
             continue
         assert not [note for note in symmetry.notes if "defect" in note], f"program {seed}: {symmetry.notes}"
         assert not [op for op in symmetry.unknown_ops if "rule failed" in op], f"program {seed}: {symmetry.unknown_ops}"

@@ -9,7 +9,6 @@ evaluated in float32.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from workbench.errors import WorkbenchError
 from workbench.states import StateDict
 from workbench.tasks import Task
+from workbench.twins import twin, watching
 
 # Input numbers per batch. On a CPU activations should stay in the cache (a small MNIST CNN is 1.5 times slower at 2^21); a GPU
 # wants large batches, and 2^22 numbers keep the activations of the convolutions met here within a few GB.
@@ -54,10 +54,11 @@ class Evaluator:
             task.split(split)
         self.task = task.to(self.device)
         self.batch_size = batch_size
-        self._model = copy.deepcopy(model).to(self.device).eval()
+        self._model = twin(model, device=self.device)
         self._names = set(self._model.state_dict())
         if check:
-            require_deterministic(self._model, self.task.example_inputs)
+            with watching(model):
+                require_deterministic(self._model, self.task.example_inputs)
 
     def __call__(self, state: StateDict) -> dict[tuple[str, str], float]:
         """(split, "loss" or metric name) -> mean over the split's examples. NaN and infinite losses are passed on as they are."""
@@ -121,8 +122,8 @@ def require_deterministic(model: nn.Module, inputs: Any) -> None:
     ``.eval()``, a BatchNorm without running statistics, or the first whose outputs differ for equal inputs.
     """
     args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    twin = copy.deepcopy(model).eval()
-    for name, module in twin.named_modules():
+    copied = twin(model)
+    for name, module in copied.named_modules():
         if module.training:
             raise _stochastic(
                 name, module, "it stays in training mode after .eval()", "let its train(mode) set self.training = mode"
@@ -138,17 +139,17 @@ def require_deterministic(model: nn.Module, inputs: Any) -> None:
     results: list[list[Tensor]] = []
     for _ in range(2):
         seen: dict[str, Tensor] = {}
-        hooks = [module.register_forward_hook(_record(seen, name)) for name, module in twin.named_modules() if name]
+        hooks = [module.register_forward_hook(_record(seen, name)) for name, module in copied.named_modules() if name]
         try:
             with torch.no_grad():
-                results.append(_tensors(twin(*args)))
+                results.append(_tensors(copied(*args)))
         finally:
             for hook in hooks:
                 hook.remove()
         runs.append(seen)
     if all(map(_same, *results)):
         return
-    modules = dict(twin.named_modules())
+    modules = dict(copied.named_modules())
     # Hooks fire as modules finish, so the first that differs is the innermost culprit.
     culprit = next((name for name, first in runs[0].items() if name in runs[1] and not _same(first, runs[1][name])), "")
     raise _stochastic(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from torch.utils import _pytree as pytree
 from workbench.errors import WorkbenchError
 from workbench.matching.alignment import Preservation
 from workbench.states import StateDict
+from workbench.twins import twin, watching
 
 # Summation order changes with the units' order. In float64 that costs ~1e-14 of the scale; a model with float32 casts inside
 # costs ~1e-6. A wrong permutation costs a good part of the scale.
@@ -27,7 +27,7 @@ def check_preservation(model: nn.Module, moving: StateDict, aligned: StateDict, 
     """
     device = next((t.device for t in moving.values()), torch.device("cpu"))
     dtype = torch.float32 if device.type == "mps" else torch.float64
-    twin = copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    copied = twin(model, device=device, dtype=dtype)
     args, kwargs = _arguments(inputs)
 
     def cast(value: Any) -> Any:
@@ -36,9 +36,9 @@ def check_preservation(model: nn.Module, moving: StateDict, aligned: StateDict, 
         return value.to(device, dtype) if value.is_floating_point() else value.to(device)
 
     args, kwargs = pytree.tree_map(cast, (args, kwargs))
-    with torch.no_grad():
+    with torch.no_grad(), watching(model):
         outputs = [
-            _leaves(functional_call(twin, {name: cast(t) for name, t in state.items()}, args, kwargs))
+            _leaves(functional_call(copied, {name: cast(t) for name, t in state.items()}, args, kwargs))
             for state in (moving, aligned)
         ]
     change = scale = 0.0

@@ -21,7 +21,8 @@ from workbench.symmetry.element import Element
 from workbench.symmetry.group import Symmetry
 from workbench.symmetry.layout import Block, blocks
 
-# Running statistics describe data, not weights: π moves them, but they must not pull on the match.
+# Running statistics describe data, not weights: π moves them, but they must not pull on the match. A discovered symmetry knows
+# its buffers; one made from a hand-written specification does not, and goes by these names.
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -35,6 +36,7 @@ def cost_tensors(symmetry: Symmetry, *, include_biases: bool = True) -> tuple[st
         for name, entry in symmetry.tensors.items()
         if entry.role in ("moved", "fixed")
         and name not in symmetry.aliases
+        and not entry.buffer
         and name.rpartition(".")[2] not in STATISTICS
         and (include_biases or len(entry.shape) > 1)
     )

@@ -66,6 +66,7 @@ def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
     unused = []
     coordinates = dict.fromkeys(b for outer in over.values() for b in outer if b.pins)
     labels = {**names, **{b: f"=fixed{number}" for number, b in enumerate(coordinates)}}
+    buffers = dict(captured.module.named_buffers(remove_duplicate=False))
     roles = {name: role for role, name, _ in captured.roles.values()}
     for name, tensor in captured.state.items():
         canonical = captured.aliases.get(name, name)
@@ -82,7 +83,7 @@ def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
             role = UNUSED if floating else CONSTANT
             if floating:
                 unused.append(name)
-        tensors[name] = TensorEntry(shape, layouts, role)
+        tensors[name] = TensorEntry(shape, layouts, role, name in buffers)
     factors: dict[str, Mapping[str, Any]] = {}
     for atom, name in names.items():
         outer = over.get(atom, ())
@@ -196,7 +197,7 @@ def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
             if old != new:
                 pinned.append(PinnedAxis(name, axis, "its factor failed the proof by test"))
         role = entry.role if entry.role != MOVED or any(movable(layout) for layout in layouts) else FIXED
-        tensors[name] = TensorEntry(entry.shape, layouts, role)
+        tensors[name] = TensorEntry(entry.shape, layouts, role, entry.buffer)
     factors = {
         n: {"size": g.size, "kind": g.kind, "over": g.over, "over_sizes": g.over_sizes, "ties": g.ties}
         for n, g in symmetry.groups.items()

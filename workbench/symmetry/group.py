@@ -75,11 +75,16 @@ class PinnedAxis:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """What happens to one entry of the state dict. role: "moved", "fixed", "constant" (left alone) or "unused" by the forward."""
+    """What happens to one entry of the state dict.
+
+    role: "moved", "fixed", "constant" (left alone) or "unused" by the forward; buffer: a buffer of the model and not a
+    parameter: it moves along, but what it holds are data statistics and not weights.
+    """
 
     shape: tuple[int, ...]
     layouts: tuple[Layout, ...]
     role: str
+    buffer: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,7 +226,7 @@ class Symmetry:
                 for n, g in self.groups.items()
             },
             "tensors": {
-                n: {"shape": e.shape, "role": e.role, "layouts": [layouts.to_json(item) for item in e.layouts]}
+                n: {"shape": e.shape, "role": e.role, "buffer": e.buffer, "layouts": [layouts.to_json(item) for item in e.layouts]}
                 for n, e in self.tensors.items()
             },
             "pinned": [[p.tensor, p.axis, p.reason] for p in self.pinned],
@@ -257,7 +262,7 @@ class Symmetry:
         from workbench.symmetry.proof import SymmetryCheck
 
         tensors = {
-            n: TensorEntry(tuple(e["shape"]), tuple(layouts.from_json(item) for item in e["layouts"]), e["role"])
+            n: TensorEntry(tuple(e["shape"]), tuple(layouts.from_json(item) for item in e["layouts"]), e["role"], e["buffer"])
             for n, e in data["tensors"].items()
         }
         proof = data["proof"] and SymmetryCheck.from_json(data["proof"])
