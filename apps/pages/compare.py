@@ -73,7 +73,6 @@ class CompareView:
             variant="outlined",
             icon="download",
             disabled=parameters.status.rx() != "done",
-            description="One HTML file with every number and figure; opens without a network",
             **WIDE,
         )
         return [
@@ -130,7 +129,7 @@ class CompareView:
         def renew(*events: Any) -> None:
             """New points stream into the figure that is there; another set of curves or another axis needs a new one."""
             profile = state.profile
-            if profile is None or not profile["measured"].any():
+            if profile is None:
                 drawn.clear()
                 pane.object = None
                 return
@@ -154,7 +153,7 @@ class CompareView:
         return self._card(
             pmui.FloatSlider.from_param(state.param.t, margin=(5, 20, 0, 20), **WIDE),
             pn.pane.HTML(pn.bind(words.position, state.param.at), margin=(0, 10, 8, 10), **WIDE),
-            shown=state.param.profile,
+            shown=state.param.at,
         )
 
     def _factors(self) -> pn.viewable.Viewable:

@@ -131,7 +131,7 @@ class CompareState(param.Parameterized):
         for name, profile in found.profiles.items():
             if previous is None or name not in previous.profiles:
                 self._live.finish(name, profile)
-                self.profile = self._live.dataset()
+                self._publish()
                 self._measure_barriers()
         if previous is None or previous.symmetry is not found.symmetry or previous.alignment is not found.alignment:
             self.look()
@@ -147,7 +147,7 @@ class CompareState(param.Parameterized):
                 self._live.add(CURVES[step.stage], step)
                 points = True
         if points:
-            self.profile = self._live.dataset()
+            self._publish()
         if self.message != "Stopping…":
             self.param.update(message=_sentence(self._stage, steps[-1]), fraction=steps[-1].fraction)
 
@@ -174,7 +174,20 @@ class CompareState(param.Parameterized):
         )
 
     def _failed(self, error: Exception) -> None:
-        self.param.update(status="failed", can_resume=self.found is not None, fraction=None, message="", error=_text(error))
+        self.param.update(status="failed", can_resume=self.found is not None, fraction=None, message="", error=self._text(error))
+
+    def _text(self, error: Exception) -> str:
+        """Our own errors speak for themselves; any other is named. Where the operator's files lie is not the visitor's business."""
+        text = str(error)
+        if not isinstance(error, WorkbenchError):
+            text = f"Something went wrong that should not have ({type(error).__name__}: {text}). Please report it."
+        for folder in (self._settings.checkpoints, self._settings.data):
+            text = text if folder is None else text.replace(f"{folder}/", "")
+        return text
+
+    def _publish(self) -> None:
+        """Show the points known so far."""
+        self.profile = self._live.dataset() if any(self._live.count(name) for name in ALIGNMENTS) else None
 
     # -- barriers, from finished curves only
 
@@ -224,7 +237,7 @@ class CompareState(param.Parameterized):
             self._live.finish("partial", self._partial[names])
         elif self._is_partial(names) and not self._walking:
             self._measure_factors([names])
-        self.profile = self._live.dataset()
+        self._publish()
         self.look()
 
     def one_by_one(self) -> None:
@@ -277,13 +290,13 @@ class CompareState(param.Parameterized):
     def _partial_points(self, steps: list[Step]) -> None:
         for step in steps:
             self._live.add("partial", step)
-        self.profile = self._live.dataset()
+        self._publish()
 
     def _keep_partial(self, names: tuple[str, ...], profile: xr.Dataset) -> None:
         self._partial[names] = profile
         if names == self._chosen:
             self._live.finish("partial", profile)
-            self.profile = self._live.dataset()
+            self._publish()
         self._measure_barriers()
 
     # -- the numbers at one t
@@ -316,7 +329,7 @@ class CompareState(param.Parameterized):
         return profile_path(path, loaded.model, loaded.task, points=[t], splits=splits, progress=job.progress)
 
     def _failed_beside(self, error: Exception) -> None:
-        self.error = _text(error)
+        self.error = self._text(error)
 
 
 def _doing(stage: str) -> str:
@@ -340,10 +353,3 @@ def _sentence(stage: str, step: Step) -> str:
     if "objective" in values:
         words += f": sweep {values.get('sweep', 0):.0f}, objective {values['objective']:.4f}"
     return words
-
-
-def _text(error: Exception) -> str:
-    """Our own errors speak for themselves; any other is named, so that it can be reported."""
-    if isinstance(error, WorkbenchError):
-        return str(error)
-    return f"Something went wrong that should not have ({type(error).__name__}: {error}). Please report it."
