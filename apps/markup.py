@@ -9,7 +9,7 @@ from html import escape
 STYLE = """
 <style>
 .about { font-size: 12px; opacity: .75; margin: 0 2px 4px; white-space: pre-line; overflow-wrap: anywhere; }
-.headline { font-size: 15px; line-height: 1.4; margin: 0 2px 10px; }
+.headline { font-size: 15px; font-weight: 500; line-height: 1.4; margin: 0 2px 10px; }
 .facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 10px; }
 .fact { border: 1px solid rgba(128,128,128,.35); border-radius: 6px; padding: 8px 12px; min-width: 0; }
 .fact .name { font-size: 12px; opacity: .75; }

@@ -114,7 +114,7 @@ class CompareView:
         ]
 
     def _curves(self) -> pn.viewable.Viewable:
-        state, height = self.state, 470
+        state, height = self.state, 540
         pane = pn.pane.HoloViews(height=height, **WIDE)
         drawn: dict[str, Any] = {}
 

@@ -174,7 +174,9 @@ class CompareState(param.Parameterized):
         )
 
     def _failed(self, error: Exception) -> None:
-        self.param.update(status="failed", can_resume=self.found is not None, fraction=None, message="", error=self._text(error))
+        self.param.update(
+            status="failed", can_resume=self.found is not None, fraction=None, message="", error=self._text(error)
+        )
 
     def _text(self, error: Exception) -> str:
         """Our own errors speak for themselves; any other is named. Where the operator's files lie is not the visitor's business."""

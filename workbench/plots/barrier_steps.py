@@ -1,4 +1,4 @@
-"""The barrier while the alignment is applied factor by factor: one bar per set of factors and split."""
+"""The barrier while the alignment is applied factor by factor: one mark per set of factors and split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import xarray as xr
 
 from workbench.plots import plot
 from workbench.plots.drawable import drawable, note
-from workbench.plots.style import ALIGNED, NAIVE, figure_options
+from workbench.plots.style import PARTIAL, figure_options
+
+MARKERS = ("circle", "diamond", "square", "triangle")
 
 
 @plot("barrier_steps")
@@ -30,9 +32,11 @@ def barrier_steps(steps: Mapping[str, xr.DataArray]) -> hv.Overlay:
         marks = hv.Scatter(frame, "factors", ["barrier", "split"], label=split)
         layers.append(
             marks.opts(
-                color=NAIVE if index == 0 else ALIGNED,
-                marker="circle" if index == 0 else "diamond",
-                size=9,
+                color=PARTIAL,
+                marker=MARKERS[index % len(MARKERS)],
+                fill_alpha=1.0 if index == 0 else 0.0,
+                line_width=1.5,
+                size=9 if index == 0 else 12,
                 tools=["hover"],
                 invert_axes=True,
             )

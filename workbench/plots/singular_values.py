@@ -41,7 +41,7 @@ def singular_values(
         if gamma and len(numbers):
             lines.append(hv.HLine(gamma * float(np.nanmax(numbers))).opts(color=colour, line_dash="dotted", line_width=1))
     said = note(pieces)
-    threshold = f", dotted: γ = {gamma:g} of the largest" if gamma else ""
+    threshold = f", dotted: {gamma:g} σ_max" if gamma else ""
     return hv.Overlay([*lines, *curves]).opts(
         **figure_options(
             title=f"Singular values, {layer}{threshold}" + (f" · {said}" if said else ""),
