@@ -31,7 +31,8 @@ class Program(nn.Module):
         x = self._add(self._linear, x, self._pick(6, 8, 12))
         for _ in range(int(self._pick(2, 3, 4, 5))):
             kinds = [self._activation, self._split_view, self._merge, self._permute, self._cat, self._slice, self._linear_same,
-                     self._norm, self._scale, self._expand, self._reduce, self._residual, self._mix, self._cumsum]  # fmt: skip
+                     self._norm, self._scale, self._expand, self._reduce, self._residual, self._mix, self._cumsum, self._sort,
+                     self._look_up]  # fmt: skip
             x = self._add(kinds[int(torch.randint(len(kinds), (), generator=self.generator))], x)
         x = self._add(self._flatten, x)
         self._add(self._linear, x, 3)
@@ -127,6 +128,24 @@ class Program(nn.Module):
 
     def _cumsum(self, x):
         return self._pick(lambda x: x.cumsum(-1), lambda x: x.flip(-1), None)
+
+    def _sort(self, x):
+        k = min(3, x.shape[-1])
+        return self._pick(
+            lambda x: x.sort(-1).values,
+            lambda x: x.topk(k, -1).values,
+            lambda x: x.gather(-1, x.topk(k, -1).indices),
+            lambda x: x.roll(1, -1),
+            lambda x: x - x.argmax(-1, keepdim=True),
+        )
+
+    def _look_up(self, x):
+        index = torch.randint(x.shape[-1], (4,), generator=self.generator)
+        return self._pick(
+            lambda x: x[..., index],
+            lambda x: x.index_select(1, index % x.shape[1]),
+            lambda x: x.repeat(1, *[2] * (x.dim() - 1)) if x.numel() < 100 else x,
+        )
 
     def _flatten(self, x):
         return lambda x: x.flatten(1)

@@ -128,6 +128,9 @@ def joint_pairs(dependence: Dependence, trees: Iterable[Tree]) -> dict[tuple[Ato
     for f in dependence.free:
         for b in dependence.over[f]:
             mutual = not b.pins and dependence.over.get(b) == [f] and dependence.over[f] == [b]
+            # A third factor must see the pair as one too: it depends on both or on neither.
+            others = [set(outer) & {b, f} for g, outer in dependence.over.items() if g not in (b, f)]
+            mutual = mutual and all(len(shared) != 1 for shared in others)
             if mutual and not used & {b, f} and all(_neighbours(tree, b, f) for tree in trees):
                 joint = Atom(b.size * f.size)
                 joint.ties.update(b.ties | f.ties)

@@ -58,7 +58,7 @@ def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
     dependence = Dependence(walk.parameters, walk.records)
     joint = joint_pairs(dependence, (axis for kind in walk.parameters.values() for axis in kind.axes))
     merged = {atom for pair in joint for atom in pair}
-    over = acyclic({f: outer for f, outer in dependence.over.items() if f not in merged})
+    over = acyclic({f: _joined(outer, joint) for f, outer in dependence.over.items() if f not in merged})
     parameters = {name: [join(axis, joint) for axis in kind.axes] for name, kind in walk.parameters.items()}
     names = _factor_names(captured, parameters)
     tensors: dict[str, TensorEntry] = {}
@@ -105,6 +105,12 @@ def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
         notes=tuple(notes),
         outputs=None if captured.wanted is None else tuple(captured.wanted),
     )
+
+
+def _joined(outer: Sequence[Atom], joint: Mapping[tuple[Atom, Atom], Atom]) -> list[Atom]:
+    """What a factor is over, with every joint pair replaced by its one atom."""
+    part_of = {atom: whole for pair, whole in joint.items() for atom in pair}
+    return list(dict.fromkeys(part_of.get(atom, atom) for atom in outer))
 
 
 def _factor_names(captured: Capture, parameters: Mapping[str, list[Tree]]) -> dict[Atom, str]:

@@ -91,6 +91,20 @@ def expand(walk, args: Any, kwargs: Any) -> Any:
     return walk.move(tensor, tuple(i if tree is not ONE else None for i, tree in enumerate(tensor.axes)), axes, tuple(keys))
 
 
+@rule("repeat")
+def repeat(walk, args: Any, kwargs: Any) -> Any:
+    """Copies side by side: the copies are alike, the axis repeats inside."""
+    tensor, counts = args[0], args[1]
+    offset = len(counts) - len(tensor.axes)
+    axes: list[Tree] = []
+    keys: list[Any] = []
+    for axis, count in enumerate(counts):
+        own = axis - offset
+        axes.append(product((uniform(count), tensor.axes[own])) if own >= 0 else uniform(count))
+        keys.append(own if own >= 0 and tensor.axes[own] is not ONE else None)
+    return walk.move(tensor, tuple(i if tree is not ONE else None for i, tree in enumerate(tensor.axes)), axes, tuple(keys))
+
+
 @rule("full_like", "zeros_like", "ones_like", "new_zeros", "new_full", "new_ones", "scalar_tensor")
 def filled(walk, args: Any, kwargs: Any) -> Any:
     """The operand gives only a shape; the result is constant along every axis."""
