@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Callable from any thread: queues a function and runs it on the session's next tick, together with what else waits."""
+    """Callable from any thread: queues a function and runs it on a later tick of the session, after those queued before."""
 
     def __init__(self, document: Document) -> None:
         self._document: Document | None = document
@@ -23,29 +23,36 @@ class Dispatcher:
 
     def __call__(self, function: Callable[[], None]) -> None:
         with self._lock:
-            document = self._document
-            if document is None:
+            if self._document is None:
                 return
             self._queue.append(function)
             if self._scheduled:
                 return
             self._scheduled = True
+        self._schedule()
+
+    def _schedule(self) -> None:
+        document = self._document
         try:
-            document.add_next_tick_callback(self._drain)
+            if document is not None:
+                document.add_next_tick_callback(self._run_one)
         except (AttributeError, RuntimeError):  # Bokeh takes a document apart while a late worker still reports
             self.close()
 
-    def _drain(self) -> None:
+    def _run_one(self) -> None:
+        """One function per tick: drawing takes tenths of a second, and between two of them other visitors are served."""
         with self._lock:
-            functions = list(self._queue)
-            self._queue.clear()
-            self._scheduled = False
-        for function in functions:
-            try:
+            function = self._queue.popleft() if self._queue else None
+        try:
+            if function is not None:
                 function()
-            except Exception:
-                # One broken view must not swallow the results behind it.
-                log.exception("a result could not be shown")
+        except Exception:
+            # One broken view must not swallow the results behind it.
+            log.exception("a result could not be shown")
+        with self._lock:
+            self._scheduled = bool(self._queue)
+        if self._scheduled:
+            self._schedule()
 
     def close(self) -> None:
         """The session is over: drop what waits and the document with it."""

@@ -37,6 +37,7 @@ class Job:
         self._stop = threading.Event()
         self._waiting: list[Step] = []
         self._last = 0.0
+        self._delivering = False  # a delivery is on its way: a session that is slow to draw gets fewer and larger ones
         self.superseded = False
 
     @property
@@ -60,7 +61,7 @@ class Job:
         """The ``Progress`` callback for the function being run: raises ``Cancelled`` once the job was cancelled."""
         self._waiting.append(step)
         now = time.monotonic()
-        if now - self._last >= PROGRESS_INTERVAL or step.done == step.total:
+        if now - self._last >= PROGRESS_INTERVAL and not self._delivering:
             self._last = now
             self.flush()
         if self.cancelled:
@@ -70,7 +71,12 @@ class Job:
         """Hand over the steps collected so far."""
         steps, self._waiting = self._waiting, []
         if steps and self._on_steps is not None:
-            self.emit(self._on_steps, steps)
+            self._delivering = True
+            self.emit(self._deliver, steps)
+
+    def _deliver(self, steps: list[Step]) -> None:
+        self._delivering = False
+        self._on_steps(steps)
 
     def emit(self, callback: Callable[..., None], *values: Any) -> None:
         """Run ``callback(*values)`` in the session, after everything emitted before; nothing happens once superseded."""

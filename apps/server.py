@@ -65,7 +65,7 @@ def start(
             liveness=True,
             show=show,
             # A page whose web socket opens later than this is rendered again with style sheets from outside.
-            unused_session_lifetime_milliseconds=60_000,
+            unused_session_lifetime_milliseconds=30_000,
             **options,
         )
     except OSError as error:
