@@ -70,7 +70,37 @@ def two_heads(m, x):
     return {"a": m.a(h), "b": m.b(h)}
 
 
-IMAGE, ROW = (2, 3, 8, 8), (2, 5)
+def attention(m, x):
+    x = m.stem(x)
+    return m.head(m.mha(x, x, x, need_weights=False)[0])
+
+
+def packed(m, x):
+    """timm's way: one projection viewed as (3, heads, inside), permuted and unbound."""
+    x = m.stem(x)
+    n, t, c = x.shape
+    q, k, v = m.qkv(x).reshape(n, t, 3, 2, 4).permute(2, 0, 3, 1, 4).unbind(0)
+    y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, c)
+    return m.head(x + m.out(y))
+
+
+def grouped_queries(m, x):
+    x = m.stem(x)
+    n, t, _ = x.shape
+    q = m.q(x).view(n, t, 3, 2, 4).permute(0, 2, 3, 1, 4)
+    k, v = (y.view(n, t, 3, 4).permute(0, 2, 1, 3) for y in (m.k(x), m.v(x)))
+    weights = torch.einsum("bgrtd,bgsd->bgrts", q, k).softmax(-1)
+    y = torch.einsum("bgrts,bgsd->bgrtd", weights, v).permute(0, 3, 1, 2, 4).reshape(n, t, 24)
+    return m.head(x + m.out(y))
+
+
+def tied_language_model(m, x):
+    x = m.embed(x) + m.position.weight
+    x = x + m.down(F.gelu(m.up(m.norm(x))))
+    return x @ m.embed.weight.t()
+
+
+IMAGE, ROW, SEQUENCE = (2, 3, 8, 8), (2, 5), (2, 7, 5)
 STRUCTURES = {
     "mlp": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.Tanh(), nn.Linear(6, 3)), ROW, orders(7, 6)),
     "conv-bn": (
@@ -144,6 +174,21 @@ STRUCTURES = {
         IMAGE,
         orders(8),
     ),
+    "nn.MultiheadAttention": (
+        Net(attention, stem=nn.Linear(5, 8), mha=nn.MultiheadAttention(8, 2, batch_first=True), head=nn.Linear(8, 3)),
+        SEQUENCE,
+        orders(8, 8, 2, 4, 4, 4, 4),
+    ),
+    "packed query, key, value": (
+        Net(packed, stem=nn.Linear(5, 8), qkv=nn.Linear(8, 24), out=nn.Linear(8, 8), head=nn.Linear(8, 3)),
+        SEQUENCE,
+        orders(8, 2, 4, 4, 4, 4),
+    ),
+    "recurrence": (
+        Net(lambda m, x: m.head(m.rnn(x)[0]), rnn=nn.LSTM(5, 6, batch_first=True), head=nn.Linear(6, 2)),
+        SEQUENCE,
+        orders(6),
+    ),
     "view and view back": (
         nn.Sequential(nn.Linear(5, 12), nn.Unflatten(1, (3, 4)), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3)),
         ROW,
@@ -192,6 +237,36 @@ def moved_and_original_agree(model, symmetry, element, shape, limit=1e-10):
     model.train(training)
     before, after = ((y if torch.is_tensor(y) else torch.cat(list(y.values()), -1)) for y in (before, after))
     assert float((before - after).abs().max()) <= limit * max(1.0, float(before.abs().max()))
+
+
+def test_grouped_queries_and_their_dead_key_bias():
+    net = Net(
+        grouped_queries,
+        stem=nn.Linear(5, 8),
+        q=nn.Linear(8, 24),
+        k=nn.Linear(8, 12),
+        v=nn.Linear(8, 12),
+        out=nn.Linear(24, 8),
+        head=nn.Linear(8, 3),
+    )
+    symmetry = discover_symmetry(net, (torch.randn(SEQUENCE),))
+    # stream; groups; query heads inside each group; d of query/key and of value inside each group, not each query head
+    assert symmetry.log10_order() == pytest.approx(orders(8, 3) + 3 * orders(2) + 6 * orders(4), abs=1e-9)
+    assert {tensor for _, tensor in symmetry.proof.dead} == {"k.bias"}  # softmax does not see it
+
+
+def test_tied_embedding_moves_with_the_stream():
+    net = Net(
+        tied_language_model,
+        embed=nn.Embedding(11, 8),
+        position=nn.Embedding(7, 8),
+        norm=nn.LayerNorm(8),
+        up=nn.Linear(8, 12),
+        down=nn.Linear(12, 8),
+    )
+    symmetry = discover_symmetry(net, (torch.randint(11, (2, 7)),))
+    assert symmetry.log10_order() == pytest.approx(orders(8, 12), abs=1e-9)
+    assert symmetry.proof.passed
 
 
 def test_batchnorm_buffers_and_prelu_move_along_and_are_needed():

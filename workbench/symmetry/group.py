@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from workbench.disk import output_file, user_path, whole_file
 from workbench.errors import WorkbenchError
 from workbench.states import StateDict, storage_key
 from workbench.symmetry import layout as layouts
@@ -210,10 +211,9 @@ class Symmetry:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write as JSON, in one piece."""
-        target = Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-        partial.write_text(json.dumps(self.to_json(), indent=1))
-        partial.replace(target)
+        target = output_file(path)
+        with whole_file(target) as partial:
+            partial.write_text(json.dumps(self.to_json(), indent=1), encoding="utf-8")
         return target
 
     def to_json(self) -> dict[str, Any]:
@@ -241,7 +241,7 @@ class Symmetry:
     def load(cls, path: str | os.PathLike[str]) -> Symmetry:
         """Read what ``save`` wrote. Raises WorkbenchError for any other file."""
         try:
-            data = json.loads(Path(path).read_text())
+            data = json.loads(user_path(path).read_text(encoding="utf-8"))
             known = data.get("format") == "workbench symmetry 1"
         except (OSError, ValueError, AttributeError) as error:
             raise WorkbenchError(

@@ -52,9 +52,9 @@ class Interpreter:
             elif node.op == "get_attr":
                 self._types[node] = self._constant(getattr(self.capture.program.graph_module, node.target), str(node.target))
             report.step()
-        self.node = None
         for name, node, matters in self.capture.outputs:
             if matters:
+                self.node = node
                 for tensor in pytree.tree_leaves(self._types[node]):
                     if isinstance(tensor, TensorType):
                         for axis, tree in enumerate(tensor.axes):

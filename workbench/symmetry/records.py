@@ -6,7 +6,7 @@ after the walk (dependent factors, later scales and signs, explanations) reads t
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -16,17 +16,54 @@ from workbench.symmetry.trees import Tree
 Keys = tuple[Hashable | None, ...]
 
 
-@dataclass(eq=False)
 class TensorType:
     """The axes of one tensor in the graph. ``value`` is kept for constants, which are evaluated instead of interpreted."""
 
-    axes: list[Tree]
-    name: str = ""
-    value: Tensor | None = None
+    def __init__(self, axes: list[Tree], name: str = "", value: Tensor | None = None) -> None:
+        self._axes, self.name, self.value = axes, name, value
+
+    @property
+    def axes(self) -> list[Tree]:
+        return self._axes
 
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(axis.size for axis in self.axes)
+
+
+class DeferredView(TensorType):
+    """A view that splits an axis, not yet believed: asking for its axes carries it out.
+
+    A packed projection viewed as (3, heads, inside) and then taken apart would tie query, key and value to one another if the
+    split were made first. Permutations are collected, and a part of a leading piece is taken from ``base`` before the view.
+    base: the tensor viewed; view: the shape it is viewed as; order: result axis d is view axis ``order[d]``; force: carries out.
+    """
+
+    def __init__(
+        self,
+        base: TensorType,
+        view: tuple[int, ...],
+        order: tuple[int, ...],
+        name: str,
+        force: Callable[[DeferredView], TensorType],
+    ) -> None:
+        super().__init__([], name)
+        self.base, self.view, self.order, self._force = base, view, order, force
+        self._done: TensorType | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self._done is None
+
+    @property
+    def axes(self) -> list[Tree]:
+        if self._done is None:
+            self._done = self._force(self)
+        return self._done.axes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.view[axis] for axis in self.order)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from workbench.symmetry.records import TensorType
+from workbench.symmetry.records import DeferredView, TensorType
 from workbench.symmetry.rules import rule
 
 UNARY = (
@@ -17,6 +17,7 @@ UNARY = (
     "positive reciprocal relu relu6 round rsqrt selu sgn sigmoid sign signbit silu sin sinh softplus softshrink "
     "sqrt square tan tanh threshold to trunc _to_copy"
 ).split()
+COPIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "_to_copy", "to")
 BINARY = (
     "add addcdiv addcmul atan2 bitwise_and bitwise_or bitwise_xor clamp clamp_max clamp_min copysign div eq "
     "floor_divide fmax fmin fmod ge gt hypot le lerp logical_and logical_or logical_xor lt masked_fill maximum "
@@ -40,6 +41,8 @@ def broadcast_keys(operands: Sequence[TensorType], rank: int) -> list[tuple[int 
 
 @rule(*UNARY, *BINARY)
 def elementwise(walk, args: Any, kwargs: Any) -> Any:
+    if walk.op in COPIES and isinstance(args[0], DeferredView) and args[0].pending:
+        return args[0]
     operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, TensorType)]
     shape = walk.shape
     result = tuple(None if size == 1 else len(shape) - 1 - axis for axis, size in enumerate(shape))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.symmetry.records import TensorType
 from workbench.symmetry.rules import NoRule, rule
 from workbench.symmetry.rules.reduction import axis_keys
-from workbench.symmetry.rules.views import reshape
-from workbench.symmetry.trees import Tree, concatenation, pin, pinned, split_sum, unify
+from workbench.symmetry.rules.views import take, view_as
+from workbench.symmetry.trees import Tree, concatenation, pin, pinned, unify
 
 
 @rule("cat")
@@ -25,25 +24,11 @@ def cat(walk, args: Any, kwargs: Any) -> Any:
     return walk.join([(tensor, keys) for tensor in tensors], axes, keys)
 
 
-def take(walk, tensor: TensorType, dim: int, start: int, stop: int) -> TensorType:
-    """Entries start…stop−1 along ``dim``."""
-    tree = tensor.axes[dim]
-    why = walk.why(f"entries {start} to {stop - 1} of {tree.size} are taken")
-    if stop < tree.size:
-        tree, _ = split_sum(tree, stop, why)
-    if start > 0:
-        _, tree = split_sum(tree, start, why)
-    axes = list(tensor.axes)
-    axes[dim] = tree
-    keys = axis_keys(tensor)
-    return walk.move(tensor, keys, axes, keys)
-
-
 @rule("slice")
 def slice_(walk, args: Any, kwargs: Any) -> Any:
     tensor, dim, start, stop, step = (*args, *(0, None, None, 1)[len(args) - 1 :])
-    dim %= len(tensor.axes)
-    size = tensor.axes[dim].size
+    dim %= len(tensor.shape)
+    size = tensor.shape[dim]
     start, stop, step = slice(start, stop, step).indices(size)
     if step != 1:
         raise NoRule(f"step {step}")
@@ -55,15 +40,15 @@ def slice_(walk, args: Any, kwargs: Any) -> Any:
 @rule("select")
 def select(walk, args: Any, kwargs: Any) -> Any:
     tensor, dim, index = args[:3]
-    dim %= len(tensor.axes)
-    index %= tensor.axes[dim].size
-    return reshape(walk, take(walk, tensor, dim, index, index + 1), walk.shape)
+    dim %= len(tensor.shape)
+    index %= tensor.shape[dim]
+    return view_as(walk, take(walk, tensor, dim, index, index + 1), walk.shape)
 
 
 @rule("split", "split_with_sizes", "chunk")
 def split(walk, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
-    dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(tensor.axes)
+    dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(tensor.shape)
     start, out = 0, []
     for value in walk.node.meta["val"]:
         out.append(take(walk, tensor, dim, start, start + value.shape[dim]))

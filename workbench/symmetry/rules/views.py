@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from workbench.symmetry.records import TensorType
+from workbench.symmetry.records import DeferredView, TensorType
 from workbench.symmetry.rules import NoRule, rule
-from workbench.symmetry.trees import ONE, Tree, pin, pinned, product, split_product, uniform
+from workbench.symmetry.trees import ONE, Tree, pin, pinned, product, split_product, split_sum, uniform
 
 
 def segments(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, range]]:
@@ -60,20 +61,93 @@ def reshape(walk, tensor: TensorType, shape: Sequence[int]) -> TensorType:
 def view(walk, args: Any, kwargs: Any) -> Any:
     if walk.node.target._overloadname == "dtype":
         raise NoRule("a view as another dtype")
-    return reshape(walk, args[0], walk.shape)
+    return view_as(walk, args[0], walk.shape)
+
+
+def view_as(walk, tensor: TensorType, shape: Sequence[int]) -> TensorType:
+    """``reshape``, put off where it splits an axis, and where the tensor is itself put off and only axes of size 1 change."""
+    if isinstance(tensor, DeferredView) and tensor.pending:
+        wide = [place for place in tensor.order if tensor.view[place] > 1]
+        if [tensor.view[place] for place in wide] == [size for size in shape if size > 1]:
+            ones = itertools.count(len(tensor.view))
+            rest = iter(wide)
+            order = tuple(next(rest) if size > 1 else next(ones) for size in shape)
+            view = (*tensor.view, *(1,) * sum(size == 1 for size in shape))
+            return DeferredView(tensor.base, view, order, walk.node.name, lambda deferred: carry_out(walk, deferred))
+        if tensor.order == tuple(range(len(tensor.view))):
+            return view_as(walk, tensor.base, shape)  # a view of a view is a view
+    if splits_an_axis(tensor.shape, shape):
+        return defer(walk, tensor, shape)
+    return reshape(walk, tensor, shape)
+
+
+def defer(walk, tensor: TensorType, shape: Sequence[int]) -> DeferredView:
+    return DeferredView(tensor, tuple(shape), tuple(range(len(shape))), walk.node.name, lambda deferred: carry_out(walk, deferred))
+
+
+def splits_an_axis(old: Sequence[int], new: Sequence[int]) -> bool:
+    """Whether one axis becomes several of size above 1."""
+    return any(sum(old[i] > 1 for i in before) == 1 and sum(new[j] > 1 for j in after) > 1 for before, after in segments(old, new))
+
+
+def carry_out(walk, deferred: DeferredView) -> TensorType:
+    """The view, then the collected permutation; axes of size 1 that were dropped on the way are left out of the view."""
+    kept = sorted(deferred.order)
+    viewed = reshape(walk, deferred.base, [deferred.view[place] for place in kept])
+    return reorder(walk, viewed, [kept.index(place) for place in deferred.order])
+
+
+def part_of_view(walk, deferred: DeferredView, dim: int, start: int, stop: int) -> DeferredView | None:
+    """Entries start…stop−1 along ``dim``, taken from the base where ``dim`` is the leading piece of one split axis; else None."""
+    place = deferred.order[dim]
+    for old, new in segments(deferred.base.shape, deferred.view):
+        wide = [i for i in old if deferred.base.shape[i] > 1]
+        leading = next((j for j in new if deferred.view[j] > 1), None)
+        if leading == place and len(wide) == 1:
+            inner = deferred.base.shape[wide[0]] // deferred.view[place]
+            part = take(walk, deferred.base, wide[0], start * inner, stop * inner)
+            view = tuple(stop - start if j == place else size for j, size in enumerate(deferred.view))
+            return DeferredView(part, view, deferred.order, walk.node.name, lambda later: carry_out(walk, later))
+    return None
+
+
+def take(walk, tensor: TensorType, dim: int, start: int, stop: int) -> TensorType:
+    """Entries start…stop−1 along ``dim``."""
+    if isinstance(tensor, DeferredView) and tensor.pending:
+        part = part_of_view(walk, tensor, dim, start, stop)
+        if part is not None:
+            return part
+    tree = tensor.axes[dim]
+    why = walk.why(f"entries {start} to {stop - 1} of {tree.size} are taken")
+    if stop < tree.size:
+        tree, _ = split_sum(tree, stop, why)
+    if start > 0:
+        _, tree = split_sum(tree, start, why)
+    axes = list(tensor.axes)
+    axes[dim] = tree
+    keys = tuple(None if size == 1 else axis for axis, size in enumerate(tensor.shape))
+    return walk.move(tensor, keys, axes, keys)
+
+
+def reorder(walk, tensor: TensorType, order: Sequence[int]) -> TensorType:
+    """Result axis d is axis ``order[d]``."""
+    return walk.move(tensor, tuple(range(len(order))), [tensor.axes[d] for d in order], tuple(order))
 
 
 @rule("permute", "transpose", "t", "numpy_T")
 def permute(walk, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
-    rank = len(tensor.axes)
+    rank = len(tensor.shape)
     if walk.op == "permute":
         order = [d % rank for d in args[1]]
     else:
         first, second = (args[1] % rank, args[2] % rank) if walk.op == "transpose" else (0, rank - 1)
         order = list(range(rank))
         order[first], order[second] = order[second], order[first]
-    return walk.move(tensor, tuple(range(rank)), [tensor.axes[d] for d in order], tuple(order))
+    if isinstance(tensor, DeferredView) and tensor.pending:
+        moved = tuple(tensor.order[d] for d in order)
+        return DeferredView(tensor.base, tensor.view, moved, walk.node.name, lambda deferred: carry_out(walk, deferred))
+    return reorder(walk, tensor, order)
 
 
 @rule("expand")
