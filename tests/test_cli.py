@@ -299,3 +299,92 @@ def test_a_stopped_command_leaves_nothing_and_says_so(call, tmp_path, monkeypatc
     assert (code, out) == (130, "")
     assert "stopped" in err
     assert list(tmp_path.iterdir()) == []
+
+
+# -- somebody else's code and where answers are written
+
+
+@pytest.fixture
+def own_code(tmp_path, monkeypatch):
+    """A folder with ``own_factories.py``, from which the command is run."""
+    (tmp_path / "own_factories.py").write_text(
+        "import sys\nfrom torch import nn\n"
+        "def raises(): raise RuntimeError('boom')\n"
+        "def needs(width): return nn.Linear(width, width)\n"
+        "def leaves(): sys.exit(0)\n"
+        "instance = nn.Linear(64, 10)\n"
+        "class Chatty(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        print('building')\n"
+        "        self.body = nn.Sequential(nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 10))\n"
+        "    def forward(self, x):\n"
+        "        print('running')\n"
+        "        return self.body(x)\n"
+    )
+    (tmp_path / "own_broken.py").write_text("def (\n")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in ("own_factories", "own_broken"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("own_factories:raises", "RuntimeError: boom in own_factories.py, line 3"),
+        ("own_factories:needs", "missing 1 required positional argument"),
+        ("own_factories:leaves", "SystemExit"),
+        ("own_factories:instance", "is a Linear"),
+        ("own_broken:x", "SyntaxError"),
+        (":x", "No architecture"),
+    ],
+)
+def test_what_fails_in_a_users_factory_is_said(call, own_code, model, message):
+    code, out, err = call("symmetry", model, "--input", "2x64", "--json")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_what_a_users_model_prints_does_not_spoil_the_answer(call, own_code):
+    found = answer(call, "symmetry", "own_factories:Chatty", "--input", "2x64")
+    assert found["proof"]["passed"]
+    _, _, err = call("symmetry", "own_factories:Chatty", "--input", "2x64", "--json")
+    assert "building" in err
+
+
+@pytest.mark.parametrize("command", ["align", "barrier", "spectra", "compare", "symmetry"])
+@pytest.mark.parametrize("out", ["", "blocked/x", "there"])
+def test_an_answer_that_cannot_be_written_is_said_before_the_work(call, tmp_path, monkeypatch, command, out):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blocked").write_text("a file")
+    (tmp_path / "there" / "comparison.nc").mkdir(parents=True)
+    monkeypatch.setattr("workbench.symmetry.discover_symmetry", lambda *_, **__: pytest.fail("the work began"))
+    code, _, err = call(command, *(["mlp"] if command == "symmetry" else PAIR), "--out", out)
+    assert code == 2
+    assert "Expected" in err
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["comparison.nc"]
+
+
+def test_a_home_folder_is_found_wherever_it_stands(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert call("barrier", *PAIR, "--points", "3", "--out", "~/deep/er.nc")[0] == 0
+    assert call("compare", *PAIR, "--points", "3", "--no-null", "--out", "~/all")[0] == 0
+    assert call("barrier", PAIR[0], "~/all/aligned.safetensors", "--points", "3")[0] == 0
+    assert (tmp_path / "deep" / "er.nc").is_file()
+    assert not (tmp_path / "~").exists()
+
+
+def test_a_failure_while_writing_leaves_the_earlier_result_whole(call, tmp_path, monkeypatch):
+    out = tmp_path / "result"
+    assert call("compare", *PAIR, "--points", "3", "--no-null", "--out", out)[0] == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("workbench.cli.inputs.Pair.write_aligned", stop)
+    assert call("compare", *PAIR, "--points", "5", "--no-null", "--out", out)[0] == 130
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before

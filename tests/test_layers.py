@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
-    {"errors", "progress", "registry", "schema", "options", "shipped"},
+    {"errors", "progress", "registry", "schema", "options", "shipped", "disk"},
     {"states", "symmetry", "twins"},
     {"checkpoints", "tasks", "architectures", "training"},
     {"matching"},

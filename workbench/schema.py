@@ -17,6 +17,8 @@ from typing import Any
 
 import xarray as xr
 
+from workbench.disk import output_file, whole_file
+
 
 @cache
 def versions() -> dict[str, str]:
@@ -43,11 +45,7 @@ def provenance(*, seed: int | None = None, settings: Mapping[str, Any] | None = 
 
 def write_netcdf(dataset: xr.Dataset, path: str | os.PathLike[str]) -> Path:
     """Write ``dataset`` to ``path`` in one piece: a reader sees the old file or the whole new one, never half of it."""
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        dataset.to_netcdf(partial, engine="h5netcdf")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    target = output_file(path)
+    with whole_file(target) as partial:
+        dataset.to_netcdf(partial.absolute(), engine="h5netcdf")  # else it would read a leading ~ in its own way
     return target

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,10 +36,27 @@ class OutsideModel:
         factory = self._import()
         with torch.random.fork_rng():
             torch.manual_seed(0 if seed is None else seed)
-            model = factory()
+            try:
+                model = factory()
+            except (Exception, SystemExit) as error:
+                raise self._broken("called without arguments", error) from error
         if not isinstance(model, nn.Module):
             raise WorkbenchError(f"{self.name} gave a {type(model).__name__}", expected="a torch.nn.Module")
         return model
+
+    def _broken(self, when: str, error: BaseException) -> WorkbenchError:
+        """What went wrong inside the user's code, with the line of it."""
+        if isinstance(error, WorkbenchError):
+            return error
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in (__file__, importlib.__file__)]
+        frames = [frame for frame in frames if not frame.filename.startswith("<")]
+        where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+        text = str(error).strip().split("\n")[0][:300]
+        return WorkbenchError(
+            f"{self.name} failed when {when}: {type(error).__name__}{f': {text}' if text else ''}{where}",
+            expected="a function that takes no arguments and returns a torch.nn.Module",
+            next_step=f"try it in Python: import {self.module}; {self.module}.{self.factory}()",
+        )
 
     def describe(self) -> str:
         return f"{self.name}: {sum(p.numel() for p in self.build().parameters()):,} parameters"
@@ -56,12 +74,17 @@ class OutsideModel:
                 cause="a misspelt name, or the folder it lies in is not on the path",
                 next_step="run from the folder that holds the package, or install it",
             ) from error
+        except (Exception, SystemExit) as error:
+            raise self._broken("its module was imported", error) from error
         factory = getattr(module, self.factory, None)
         if factory is None:
             callables = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
             raise unknown_name(f"factory in {self.module}", self.factory, callables)
-        if not callable(factory):
-            raise WorkbenchError(f"{self.name} is a {type(factory).__name__}", expected="something to call without arguments")
+        if not callable(factory) or isinstance(factory, nn.Module):
+            raise WorkbenchError(
+                f"{self.name} is a {type(factory).__name__}",
+                expected="a function or class to call without arguments, which makes a new module each time",
+            )
         return factory
 
 
@@ -90,7 +113,7 @@ def resolve_model(spec: str) -> Architecture | OutsideModel:
         name, colon, rest = text[:-1].partition("(")
     if name in ARCHITECTURES:
         return Architecture(name, parse_options(rest))
-    if colon and "=" not in rest and rest.isidentifier():
+    if name and colon and "=" not in rest and rest.isidentifier():
         outside = OutsideModel(name, rest)
         outside._import()
         return outside

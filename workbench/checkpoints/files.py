@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from workbench.checkpoints import pickles
 from workbench.checkpoints.checkpoint import Checkpoint
 from workbench.checkpoints.structure import choose, plain_tensors, require_weights, unwrap
+from workbench.disk import user_path
 from workbench.errors import WorkbenchError
 
 HEAD = 1024
@@ -35,7 +36,7 @@ def load_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
     ``WorkbenchError`` for damaged files, pointers and pages in place of weights, adapters, quantised weights, whole pickled
     models, and where several sets of weights fit and no ``key`` is given.
     """
-    target = Path(path)
+    target = user_path(path)
     if not target.exists():
         siblings = sorted(p.name for p in target.parent.glob("*")) if target.parent.is_dir() else []
         raise WorkbenchError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from workbench.disk import output_file, whole_file
 from workbench.errors import WorkbenchError
 from workbench.states import storage_key
 
@@ -25,7 +25,7 @@ def save_checkpoint(
     names in the metadata under "ties", from which ``load_checkpoint`` ties them again. A reader sees the old file or the whole
     new one, never half of it. Equal states and metadata give equal bytes.
     """
-    target = Path(path)
+    target = output_file(path)
     first: dict[tuple, str] = {}
     ties: dict[str, str] = {}
     tensors = {}
@@ -40,17 +40,12 @@ def save_checkpoint(
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in (metadata or {}).items()}
     if ties:
         texts["ties"] = json.dumps(ties, sort_keys=True)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.partial")
-    try:
+    with whole_file(target) as partial:
         partial.touch()
         mode = partial.stat().st_mode  # what the umask gives; safetensors itself leaves a file only its owner may read
         save_file(tensors, partial, metadata={"format": "pt", **dict(sorted(texts.items()))})
         partial.chmod(mode)
         _sort_header(partial)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
     return target
 
 

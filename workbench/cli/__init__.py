@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
             raise unknown_name("command", argv[0], COMMANDS)
         arguments = build_parser().parse_args(argv)
-        return arguments.run(arguments)
+        with console.answers_only():
+            return arguments.run(arguments)
     except SystemExit as stop:  # argparse: 0 after --help, 2 after wrong use
         return WRONG_USE if stop.code is None else int(stop.code)
     except WorkbenchError as error:

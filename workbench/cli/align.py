@@ -18,6 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     pair = inputs.read_pair(arguments)
+    inputs.require_writable(arguments.out)
     from workbench.matching import align
     from workbench.symmetry import discover_symmetry
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
             inputs=next(iter(pair.task.splits.values()))[0][:CHECKED],
             progress=report,
         )
-    if arguments.out:
+    if arguments.out is not None:
         pair.write_aligned(found, arguments.out)
         console.note(f"wrote {arguments.out}")
     kept = found.preservation

@@ -19,6 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     pair = inputs.read_pair(arguments)
+    inputs.require_writable(arguments.out)
     from workbench.barriers import DEFINITIONS, barrier
     from workbench.paths import LinearPath
     from workbench.profiles import profile_path
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
         for metric in map(str, profile.data_vars)
     }
-    if arguments.out:
+    if arguments.out is not None:
         console.note(f"wrote {write_netcdf(profile, arguments.out)}")
     data = {
         "a": pair.names[0],

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli import console, inputs
+from workbench.disk import output_file, output_folder, whole_file
 
 if TYPE_CHECKING:
     from workbench.comparison import Comparison
 
 HELP = "align two checkpoints and compare them: barriers, spectra, report"
 
+FILES = ("report.html", "comparison.nc", "comparison.json", "aligned.safetensors")
 MOST_PERMUTATIONS = 12  # a deep network has dozens of factors; a report with all of them would not open
 
 
@@ -32,8 +35,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     pair = inputs.read_pair(arguments)
-    if arguments.out is not None:
-        Path(arguments.out).mkdir(parents=True, exist_ok=True)  # a folder that cannot be made is said before the long work
+    # What cannot be written is said before the long work.
+    folder = None if arguments.out is None else output_folder(arguments.out)
+    for name in FILES if folder is not None else ():
+        output_file(folder / name)
     from workbench.comparison import compare
 
     with console.progress() as report:
@@ -53,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     data = {"a": pair.names[0], "b": pair.names[1], "model": pair.model_name, "task": pair.task.name, **found.summary()}
     data["notes"] = list(pair.notes)
-    if arguments.out is not None:
-        for path in _write(Path(arguments.out), pair, found, data):
+    if folder is not None:
+        for path in _write(folder, pair, found, data):
             console.note(f"wrote {path}")
     console.answer(arguments, data, _text(pair, found, data))
     return 0 if found.alignment.preservation.passed else 1
@@ -81,12 +86,16 @@ def _write(folder: Path, pair: inputs.Pair, found: Comparison, data: dict[str, A
     for name, permutation in list(found.alignment.element.permutations.items())[:MOST_PERMUTATIONS]:
         figures[f"Where the units of {name} came from"] = PLOTS["permutation"](permutation.numpy(), name=name)
     title = f"{pair.names[0]} and {pair.names[1]}"
-    report = folder / "report.html"
-    report.write_text(report_html(data, figures, title), encoding="utf-8")
-    numbers = folder / "comparison.json"
-    numbers.write_text(json.dumps(console.plain(data), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    pair.write_aligned(found.alignment, folder / "aligned.safetensors")
-    return [report, write_netcdf(found.to_dataset(), folder / "comparison.nc"), numbers, folder / "aligned.safetensors"]
+    page = report_html(data, figures, title)
+    numbers = json.dumps(console.plain(data), indent=2, allow_nan=False) + "\n"
+    # All four under other names first: a stop or a full disk must not leave a new report beside old numbers.
+    with ExitStack() as stack:
+        report, dataset, plain, aligned = (stack.enter_context(whole_file(folder / name)) for name in FILES)
+        report.write_text(page, encoding="utf-8")
+        write_netcdf(found.to_dataset(), dataset)
+        plain.write_text(numbers, encoding="utf-8")
+        pair.write_aligned(found.alignment, aligned)
+    return [folder / name for name in FILES]
 
 
 def _text(pair: inputs.Pair, found: Comparison, data: dict[str, Any]) -> str:

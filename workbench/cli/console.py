@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
+from typing import Any, TextIO
 
 from workbench.errors import Cancelled
 from workbench.progress import Progress, Step
@@ -29,7 +30,22 @@ def note(text: str) -> None:
 
 def answer(arguments: Any, data: Mapping[str, Any], text: str) -> None:
     """Print ``data`` as one JSON object under ``--json``, else ``text``."""
-    print(json.dumps(plain(data), indent=2, allow_nan=False) if arguments.json else text, flush=True)
+    out = _answers.get() or sys.stdout
+    print(json.dumps(plain(data), indent=2, allow_nan=False) if arguments.json else text, file=out, flush=True)
+
+
+_answers: ContextVar[TextIO | None] = ContextVar("answers", default=None)
+
+
+@contextmanager
+def answers_only() -> Iterator[None]:
+    """Keep the standard output for ``answer``: what a user's own model prints goes to the error stream."""
+    before = _answers.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _answers.reset(before)
 
 
 def plain(value: Any) -> Any:

@@ -11,10 +11,10 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.console import plain
+from workbench.disk import output_file, user_path
 from workbench.errors import WorkbenchError
 from workbench.options import parse_options
 
@@ -123,13 +123,20 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def require_writable(file: str | None) -> None:
+    """Raise where the file that ``--out`` names cannot be written: that is said before the long work."""
+    if file is not None:
+        output_file(file)
+
+
 def use_threads(arguments: argparse.Namespace, parameters: int) -> None:
     """``--threads``, or one thread for a small model: two that wait for each other on busy cores are far slower than one."""
     import torch
 
     if arguments.threads is not None:
-        if arguments.threads < 1:
-            raise WorkbenchError(f"--threads {arguments.threads}", expected="at least 1")
+        most = os.cpu_count() or 1
+        if not 1 <= arguments.threads <= most:
+            raise WorkbenchError(f"--threads {arguments.threads}", expected=f"1 to {most}, the cores of this machine")
         torch.set_num_threads(arguments.threads)
     elif parameters < SMALL:
         torch.set_num_threads(1)
@@ -139,7 +146,7 @@ def read_checkpoint(text: str, *, key: str | None = None) -> Checkpoint:
     """The checkpoint in the file or folder ``text``, or the shipped one of that name."""
     from workbench.checkpoints import load_checkpoint, shipped, shipped_checkpoint
 
-    if not Path(text).exists():
+    if not text or not user_path(text).exists():
         names = [entry["name"] for entry in shipped()]
         if text in names:
             return shipped_checkpoint(text)
@@ -257,4 +264,7 @@ def _example(text: str) -> Tensor:
             f"The input shape {text!r} cannot be read", expected="sizes with x between them: 2x3x32x32, or 2x16+int"
         )
     dims = [int(size) for size in sizes]
-    return torch.randint(0, 2, dims, generator=generator) if plus else torch.randn(dims, generator=generator)
+    try:
+        return torch.randint(0, 2, dims, generator=generator) if plus else torch.randn(dims, generator=generator)
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        raise WorkbenchError(f"An input of shape {text} cannot be made", cause="it does not fit into memory") from error

@@ -22,6 +22,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     pair = inputs.read_pair(arguments)
+    inputs.require_writable(arguments.out)
     from workbench.schema import write_netcdf
     from workbench.spectra import singular_alignment
     from workbench.symmetry import discover_symmetry
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
             device=arguments.device,
             progress=report,
         )
-    if arguments.out:
+    if arguments.out is not None:
         console.note(f"wrote {write_netcdf(found, arguments.out)}")
     data = {
         "a": pair.names[0],

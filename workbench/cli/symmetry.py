@@ -25,6 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     described = inputs.read_architecture(arguments.model)
+    inputs.require_writable(arguments.out)
     examples = inputs.example_inputs(arguments, described)
     model = described.build().eval()
     from workbench.symmetry import discover_symmetry
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     with console.progress() as report:
         found = discover_symmetry(model, examples, progress=report)
     proof = found.proof or found.check(model, examples, seed=arguments.seed)
-    if arguments.out:
+    if arguments.out is not None:
         console.note(f"wrote {found.save(arguments.out)}")
     # The whole explanation ends with the proof; that of one group or tensor does not.
     words = [described.describe(), found.explain(arguments.explain), *([_verdict(proof)] if arguments.explain else [])]

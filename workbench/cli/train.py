@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 
 from workbench.cli import console, inputs
+from workbench.disk import output_folder
 from workbench.errors import WorkbenchError
 
 HELP = "train one network per seed"
@@ -54,8 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     task = inputs.read_task(arguments, None)
     inputs.use_threads(arguments, architecture.parameters())
     recipe = {name: getattr(arguments, name) for name in RECIPE if getattr(arguments, name) is not None}
-    folder = Path(arguments.out)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = output_folder(arguments.out)
     with console.progress() as report:
         made = train(architecture, task, seeds=tuple(arguments.seeds), device=arguments.device, progress=report, **recipe)
     rows, written = [], []

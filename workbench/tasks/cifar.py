@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from workbench.disk import user_path
 from workbench.errors import WorkbenchError
 from workbench.tasks.base import TASKS, Task
 
@@ -27,7 +28,7 @@ def cifar10(root: str | Path, normalise: bool = True) -> Task:
     (.485 .456 .406; .229 .224 .225), as in the Git Re-Basin code. ``root`` is an ``.npz`` with x_train, y_train, x_test, y_test
     (uint8 images, NHWC), a folder with one, or the folder with data_batch_1…5 and test_batch.
     """
-    arrays = _find(Path(root))
+    arrays = _find(user_path(root))
     splits = {split: _tensors(split, *arrays[split], normalise) for split in SIZES}
     scaling = "values divided by 255" + (", ImageNet mean and deviation" if normalise else "")
     return Task("cifar10", splits, notes=(scaling,))

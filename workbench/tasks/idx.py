@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from workbench.disk import user_path
 from workbench.errors import WorkbenchError
 from workbench.tasks.base import TASKS, Task
 
@@ -23,13 +24,13 @@ def mnist(root: str | Path, flatten: bool = False) -> Task:
     x is ``(N, 1, 28, 28)``, or ``(N, 784)`` with ``flatten=True``; no mean is subtracted. The four files are
     ``{train,t10k}-images-idx3-ubyte`` and ``{train,t10k}-labels-idx1-ubyte``, raw or with ``.gz``.
     """
-    return _load("mnist", Path(root), flatten)
+    return _load("mnist", user_path(root), flatten)
 
 
 @TASKS.register("fashion-mnist", reference="arXiv:1708.07747")
 def fashion_mnist(root: str | Path, flatten: bool = False) -> Task:
     """Fashion-MNIST from idx files in ``root``: same files, sizes and scaling as MNIST."""
-    return _load("fashion-mnist", Path(root), flatten)
+    return _load("fashion-mnist", user_path(root), flatten)
 
 
 def _load(name: str, root: Path, flatten: bool) -> Task:
