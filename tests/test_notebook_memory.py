@@ -34,7 +34,8 @@ def alive() -> int:
     gc.collect()
     storages = {}
     for item in gc.get_objects():
-        if type(item) is torch.Tensor or type(item) is torch.nn.Parameter:
+        # Other tests in this process may have left sparse tensors behind, which have no storage to ask for.
+        if type(item) in (torch.Tensor, torch.nn.Parameter) and item.layout is torch.strided:
             storages[item.untyped_storage()._cdata] = item.untyped_storage().nbytes()
     return sum(storages.values())
 
