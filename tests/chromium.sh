@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes sure the browser tests find a Chromium. On Debian or Ubuntu it is installed where that needs no password (root, or sudo
 # without one); elsewhere nothing is changed, and the browser tests skip and say why.
-for browser in chromium chromium-browser google-chrome; do
+for browser in chromium chromium-browser google-chrome google-chrome-stable; do
     if command -v "$browser" >/dev/null 2>&1; then exit 0; fi
 done
 if command -v apt-get >/dev/null 2>&1; then
