@@ -15,7 +15,7 @@ import xarray as xr
 from torch import nn
 
 from workbench.architectures import ARCHITECTURES, resolve_model
-from workbench.checkpoints import Checkpoint, fit_to_model
+from workbench.checkpoints import Checkpoint, fit_to_model, match_names
 from workbench.comparison import Comparison
 from workbench.errors import WorkbenchError
 from workbench.matching import Alignment, align
@@ -88,7 +88,9 @@ def load(settings: Settings, choice: Choice) -> Loaded:
     first, second = (catalogue.read_checkpoint(settings, label) for label in (choice.anchor, choice.moving))
     model, model_name = _model(settings, first, second)
     task = catalogue.read_task(settings, choice.task, first.metadata.get("task"))
-    notes = tuple(f"{item.source}: {note}" for item in (first, second) for note in item.notes)
+    notes = tuple(
+        f"{item.source}: {note}" for item in (first, second) for note in (*item.notes, *match_names(item.state, model).notes)
+    )
     return Loaded(fit_to_model(first, model), fit_to_model(second, model), model, model_name, task, notes)
 
 

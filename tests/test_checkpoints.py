@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import pathlib
+import random
 import threading
 from collections import OrderedDict
 
@@ -123,6 +124,32 @@ def test_one_changed_byte_is_noticed(tmp_path, state):
     assert not same(torch.load(tmp_path / "b.pt"), state)  # torch itself reads it without a word
     with pytest.raises(WorkbenchError, match=r"is damaged.*bytes changed"):
         load_checkpoint(tmp_path / "b.pt")
+
+
+@pytest.mark.parametrize("write", ["zip", "legacy", "safetensors"])
+def test_no_damage_ends_in_anything_but_a_named_error(tmp_path, write):
+    """Files cut short anywhere and with bytes changed anywhere load, or are refused in words."""
+    small = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.zeros(2)}
+    path = tmp_path / "a"
+    if write == "safetensors":
+        save_file(small, path)
+    else:
+        torch.save(small, path, _use_new_zipfile_serialization=write == "zip")
+    whole = path.read_bytes()
+    choose = random.Random(0)
+    damaged = [whole[: choose.randrange(len(whole))] for _ in range(60)]
+    for _ in range(200):
+        content = bytearray(whole)
+        content[choose.randrange(len(whole))] = choose.randrange(256)
+        damaged.append(bytes(content))
+    refused = 0
+    for content in damaged:
+        path.write_bytes(content)
+        try:
+            load_checkpoint(path)
+        except WorkbenchError:
+            refused += 1
+    assert refused > 60
 
 
 def test_a_missing_file_lists_its_neighbours(tmp_path, state):
@@ -274,6 +301,7 @@ def test_what_is_not_a_tensor_is_listed(tmp_path, state):
         ),
         ({"l.weight": torch.zeros(4, 4).to(torch.float8_e4m3fn)}, "float8"),
         ({"l.weight": torch.eye(3).to_sparse(), "b": torch.zeros(3)}, "sparse"),
+        ({"l.weight": torch.zeros(3, 3, device="meta"), "b": torch.zeros(3)}, "without values: 1 of its 2 tensors"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")

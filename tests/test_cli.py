@@ -388,3 +388,45 @@ def test_a_failure_while_writing_leaves_the_earlier_result_whole(call, tmp_path,
     monkeypatch.setattr("workbench.cli.inputs.Pair.write_aligned", stop)
     assert call("compare", *PAIR, "--points", "5", "--no-null", "--out", out)[0] == 130
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("compare", *PAIR, "--device", "abacus"), "expected: one of auto, cpu"),
+        (("compare", *PAIR, "--device", "meta"), "cannot be used"),
+        (("train", "mlp:width=4", "--task", "digits", "--device", "cuda:99"), "cannot be used"),
+        (("compare", *PAIR, "--seed", "-1"), "whole number"),
+        (("compare", *PAIR, "--seed", str(2**64)), "whole number"),
+        (("compare", *PAIR, "--threads", "100000"), "cores"),
+        (("compare", *PAIR, "--matcher", "weights:max_sweeps=many"), "wrong type"),
+        (("compare", *PAIR, "--key", "a", "--key", "b", "--key", "c"), "3 times"),
+        (("symmetry", "mlp", "--input", "99999999999x64"), "memory"),
+    ],
+)
+def test_numbers_and_devices_that_cannot_be(call, words, message):
+    code, out, err = call(*words, "--json")
+    assert (code, out) == (2, "")
+    assert message in err.lower()
+
+
+def test_a_wrong_number_of_points_is_said_before_the_work(call, monkeypatch):
+    monkeypatch.setattr("workbench.comparison.discover_symmetry", lambda *_, **__: pytest.fail("the work began"))
+    for words in (("--points", "1"), ("--splits", "validation")):
+        assert call("compare", *PAIR, *words)[0] == 2
+
+
+def test_what_is_asked_for_twice_is_given_once(call):
+    found = answer(call, "compare", *PAIR, "--points", "3", "--no-null", "--splits", "test", "test", "--gamma", "0.3", "0.3")
+    assert list(found["ends"]["loss"]) == ["test"]
+
+
+def test_each_file_may_have_its_own_key_and_what_was_renamed_is_said(call, tmp_path):
+    first, second = (dict(shipped_checkpoint(name).state) for name in PAIR)
+    torch.save({f"net.{name}": tensor for name, tensor in first.items()}, tmp_path / "plain.pt")
+    torch.save({"model": first, "ema": second}, tmp_path / "two.pt")
+    words = ("barrier", tmp_path / "plain.pt", tmp_path / "two.pt", "--model", "mlp:width=16", "--task", "digits", "--points", "3")
+    assert "--key" in call(*words)[2]
+    found = answer(call, *words, "--key", "", "--key", "ema")
+    assert any("'net.' taken off" in note for note in found["notes"])
+    assert found["barrier"] == answer(call, "barrier", *PAIR, "--points", "3")["barrier"]

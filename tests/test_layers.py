@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS = (
     {"errors", "progress", "registry", "schema", "options", "shipped", "disk"},
-    {"states", "symmetry", "twins"},
+    {"states", "symmetry", "twins", "devices"},
     {"checkpoints", "tasks", "architectures", "training"},
     {"matching"},
     {"paths", "calibration", "evaluation", "profiles", "barriers"},

@@ -13,10 +13,10 @@ import xarray as xr
 from torch import nn
 
 from workbench.barriers import DEFINITIONS, barrier
-from workbench.errors import Cancelled, WorkbenchError
+from workbench.errors import Cancelled
 from workbench.matching import Alignment, Matcher, align
 from workbench.paths import LinearPath
-from workbench.profiles import profile_path
+from workbench.profiles import path_points, profile_path
 from workbench.progress import Progress
 from workbench.schema import provenance
 from workbench.spectra import singular_alignment
@@ -160,12 +160,11 @@ def compare(
     "profile naive", "profile aligned", "singular vectors"); whatever stage is cancelled, ``Cancelled`` is raised.
     Other parameters as in ``align``, ``profile_path`` and ``singular_alignment``.
     """
+    names = task.chosen(splits)
+    path_points(points)  # a wrong number is said before the long work
     watch = _Watch()
     if symmetry is None:
         symmetry = watch.time("symmetry", discover_symmetry, model, task.example_inputs)
-    names = tuple(task.splits) if splits is None else tuple(splits)
-    if not names:
-        raise WorkbenchError("No split was asked for", expected=f"some of {', '.join(task.splits)}")
     inputs = task.split(names[0])[0][:CHECKED]
     alignment = watch.time(
         "matching",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from workbench.devices import resolve_device
 from workbench.errors import WorkbenchError
 from workbench.states import StateDict
 from workbench.tasks import Task
@@ -47,11 +48,8 @@ class Evaluator:
         device: str | torch.device = "auto",
         check: bool = True,
     ) -> None:
-        name = ("cuda" if torch.cuda.is_available() else "cpu") if str(device) == "auto" else device
-        self.device = torch.device(name)
-        self.splits = tuple(task.splits) if splits is None else tuple(splits)
-        for split in self.splits:
-            task.split(split)
+        self.device = resolve_device(device)
+        self.splits = task.chosen(splits)
         self.task = task.to(self.device)
         self.batch_size = batch_size
         self._model = twin(model, device=self.device)

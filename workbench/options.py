@@ -37,6 +37,22 @@ def complete_options(kind: str, name: str, factory: Callable[..., Any], options:
     return complete
 
 
+def call_factory(kind: str, name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> Any:
+    """``factory(**options)`` with its defaults filled in; an option of the wrong type ends in a ``WorkbenchError``."""
+    complete = complete_options(kind, name, factory, options)
+    try:
+        return factory(**complete)
+    except WorkbenchError:
+        raise
+    except (TypeError, ValueError) as error:
+        given = ", ".join(f"{option}={value!r}" for option, value in options.items())
+        raise WorkbenchError(
+            f"The {kind} {name!r} cannot be made with {given or 'its defaults'} ({error})",
+            expected=f"{name}({', '.join(str(p) for p in inspect.signature(factory).parameters.values())})",
+            cause="an option of the wrong type",
+        ) from error
+
+
 def parse_options(text: str) -> dict[str, Any]:
     """``"width=64,norm=batch,widths=(8,16)"`` as a dict: Python literals where they parse, plain strings otherwise."""
     options: dict[str, Any] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -51,8 +52,8 @@ def profile_path(
         raise WorkbenchError(
             f"calibration={calibration!r} is not known", expected="None: recalibration of normalisation statistics is not built yet"
         )
-    grid = _grid(points)
-    names = tuple(task.splits) if splits is None else tuple(splits)
+    grid = path_points(points)
+    names = task.chosen(splits)
     evaluator = Evaluator(model, task, splits=names, batch_size=batch_size, device=device)
     metrics = ("loss", *task.metrics)
     values = {metric: np.full((len(names), len(grid)), np.nan) for metric in metrics}
@@ -66,12 +67,16 @@ def profile_path(
     return _dataset(values, names, grid, task, path, evaluator.device)
 
 
-def _grid(points: int | Sequence[float]) -> list[float]:
-    if isinstance(points, int):
+def path_points(points: int | Sequence[float]) -> list[float]:
+    """The values of t that ``points`` stands for. Raises ``WorkbenchError`` unless they are two or more, increasing and finite."""
+    if isinstance(points, Integral):
         if points < 2:
             raise WorkbenchError(f"points={points}", expected="at least 2, both ends of the path")
         return [float(t) for t in np.linspace(0.0, 1.0, points)]
-    grid = [float(t) for t in points]
+    try:
+        grid = [float(t) for t in points]
+    except (TypeError, ValueError) as error:
+        raise WorkbenchError(f"points={points!r}", expected="a whole number from 2 on, or values of t") from error
     if not grid or not all(np.isfinite(grid)) or any(b <= a for a, b in pairwise(grid)):
         raise WorkbenchError(f"points={grid!r}", expected="increasing finite values of t")
     return grid

@@ -23,9 +23,10 @@ import torch
 import xarray as xr
 from torch import Tensor
 
+from workbench.devices import resolve_device
 from workbench.errors import Cancelled, WorkbenchError
 from workbench.matching import Matcher, align
-from workbench.matching.problem import cost_tensors, resolve_device
+from workbench.matching.problem import cost_tensors
 from workbench.progress import Progress, Reporter, Step
 from workbench.schema import provenance
 from workbench.states import StateDict, distance, require_finite, require_same_tensors
@@ -109,7 +110,7 @@ def singular_alignment(
     A layer without any kept direction (all zero) has R = 0 and adds nothing to a total. Raises ``WorkbenchError`` for non-finite
     weights, γ outside [0, 1), k < 1; ``Cancelled`` where progress raises it.
     """
-    gamma, top = tuple(float(g) for g in gamma), tuple(int(k) for k in top)
+    gamma, top = tuple(dict.fromkeys(float(g) for g in gamma)), tuple(dict.fromkeys(int(k) for k in top))
     _require_choices(gamma, top, null_samples if null else 1)
     require_same_tensors(anchor, moving, names=("anchor", "moving"))
     require_finite(anchor, "anchor")

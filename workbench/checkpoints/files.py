@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -90,10 +90,10 @@ def _read_file(path: Path) -> Read:
     if head[257:262] == b"ustar":
         raise WorkbenchError(f"{path} is a tar archive", expected="a .safetensors or torch file", next_step="unpack it first")
     if head.startswith(b"PK"):
-        content, notes = pickles.read_zip(path)
+        content, notes = _undamaged(pickles.read_zip, path)
         return content, {}, notes
     if head[:1] == b"\x80":
-        content, notes = pickles.read_legacy(path)
+        content, notes = _undamaged(pickles.read_legacy, path)
         return content, {}, notes
     if text.startswith(b"{") and path.name.endswith(".index.json"):
         return _read_shards(path)
@@ -102,6 +102,21 @@ def _read_file(path: Path) -> Read:
         expected="a .safetensors file, or one written by torch.save",
         cause="another kind of file, or a damaged one",
     )
+
+
+def _undamaged(read: Callable[[Path], tuple[Any, tuple[str, ...]]], path: Path) -> tuple[Any, tuple[str, ...]]:
+    """What ``read`` gives. Wrong bytes can make a reader of zips and pickles fail in any way: to a user all are one."""
+    try:
+        return read(path)
+    except (WorkbenchError, MemoryError):
+        raise
+    except Exception as error:
+        raise WorkbenchError(
+            f"{path} is damaged ({type(error).__name__} while it was read)",
+            expected="a whole file written by torch.save",
+            cause="bytes changed or were lost on the way",
+            next_step="get the file again",
+        ) from error
 
 
 def _read_safetensors(path: Path, size: int, header: int) -> Read:
@@ -158,7 +173,9 @@ def _read_folder(folder: Path) -> Read:
     preferred = [p for p in files if p.name in ("model.safetensors", "pytorch_model.bin")][:1]
     chosen = preferred or files
     if len(indices) > 1 or len(chosen) != 1:
-        listed = ", ".join(p.name for p in indices or files) or "no .safetensors, .bin, .pt or .pth file"
+        met = indices or files
+        listed = ", ".join(p.name for p in met[:6]) or "no .safetensors, .bin, .pt or .pth file"
+        listed += f" and {len(met) - 6} more" if len(met) > 6 else ""
         raise WorkbenchError(
             f"The folder {folder} holds {listed}",
             expected="one checkpoint, or shards with one *.index.json",

@@ -60,7 +60,7 @@ def choose(content: Any, key: str | None, where: str) -> tuple[Mapping[str, Any]
             f"{where} holds {len(found)} sets of weights ({listing})",
             expected="a choice between them",
             cause="training saved several networks, or an average beside the last weights",
-            next_step=f"pass key={next(iter(found))!r}, or another of them",
+            next_step=f"pass key={next(iter(found))!r} (--key on the command line), or another of them",
         )
     else:
         path = next(iter(found))
@@ -133,6 +133,14 @@ def require_weights(state: Mapping[str, Tensor], where: str) -> None:
             expected="float16, bfloat16, float32 or float64 weights",
             cause="the model was compressed; its numbers are codes, and an average of codes means nothing",
             next_step="use the weights from before quantisation, or dequantise and save them",
+        )
+    hollow = [name for name, tensor in state.items() if tensor.is_meta]
+    if hollow:
+        raise WorkbenchError(
+            f"{where} holds names and shapes without values: {len(hollow)} of its {len(state)} tensors, such as {hollow[0]!r}",
+            expected="weights",
+            cause="the model was on the meta device when it was saved",
+            next_step="load the weights into the model before saving it",
         )
     odd = [name for name, tensor in state.items() if tensor.layout != torch.strided or tensor.is_complex()]
     if odd:

@@ -69,7 +69,11 @@ def add_pair(parser: argparse.ArgumentParser) -> None:
         "b", metavar="B", nargs="?", help="the checkpoint that is moved onto A (default for both: a shipped pair)"
     )
     parser.add_argument("--model", help="architecture: a built-in name, name:key=value,…, or package.module:factory")
-    parser.add_argument("--key", help="where the weights lie inside a file that holds several state dicts")
+    parser.add_argument(
+        "--key",
+        action="append",
+        help="which state dict of a file that holds several; given twice: of A, then of B ('' is the top of a file)",
+    )
     add_task(parser)
 
 
@@ -112,8 +116,15 @@ def add_spectra(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def seed(text: str) -> int:
+    """A seed that every generator takes."""
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^63 - 1")
+    return int(text)
+
+
 def add_seed(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=0, help="seed of everything random (default: %(default)s)")
+    parser.add_argument("--seed", type=seed, default=0, help="seed of everything random (default: %(default)s)")
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
@@ -160,15 +171,19 @@ def read_checkpoint(text: str, *, key: str | None = None) -> Checkpoint:
 
 def read_pair(arguments: argparse.Namespace) -> Pair:
     """What the arguments of ``add_pair`` stand for; raises WorkbenchError where something is missing or does not fit."""
-    from workbench.checkpoints import fit_to_model
+    from workbench.checkpoints import fit_to_model, match_names
 
     if arguments.a is not None and arguments.b is None:
         raise WorkbenchError("One checkpoint was given", expected="two, A and B, or none for the shipped pair")
     names = (arguments.a, arguments.b) if arguments.a is not None else SHIPPED_PAIR
-    first, second = (read_checkpoint(name, key=arguments.key) for name in names)
+    keys = arguments.key or [None]
+    if len(keys) > 2:
+        raise WorkbenchError(f"--key was given {len(keys)} times", expected="once for both checkpoints, or once for each")
+    first, second = (read_checkpoint(name, key=key) for name, key in zip(names, (keys[0], keys[-1]), strict=True))
     described = read_described(arguments.model, first, second)
     model = described.build().eval()
     use_threads(arguments, sum(parameter.numel() for parameter in model.parameters()))
+    read = tuple(zip(names, (first, second), strict=True))
     return Pair(
         names=names,
         anchor=fit_to_model(first, model),
@@ -177,7 +192,7 @@ def read_pair(arguments: argparse.Namespace) -> Pair:
         model_name=str(described),
         task=read_task(arguments, first),
         metadata=second.metadata,
-        notes=tuple(f"{name}: {note}" for name, item in zip(names, (first, second), strict=True) for note in item.notes),
+        notes=tuple(f"{name}: {note}" for name, item in read for note in (*item.notes, *match_names(item.state, model).notes)),
     )
 
 
@@ -224,11 +239,11 @@ def read_task(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> T
 def read_matcher(text: str) -> Any:
     """The matcher ``--matcher`` names, with options as in ``weights:max_sweeps=20``."""
     from workbench.matching import MATCHERS
-    from workbench.options import complete_options
+    from workbench.options import call_factory
 
     name, _, rest = text.partition(":")
     factory = MATCHERS[name]
-    return factory(**complete_options("matcher", name, factory, parse_options(rest)))
+    return call_factory("matcher", name, factory, parse_options(rest))
 
 
 def example_inputs(arguments: argparse.Namespace, described: Architecture | OutsideModel) -> tuple[Tensor, ...]:

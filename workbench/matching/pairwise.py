@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from workbench.devices import resolve_device
 from workbench.errors import WorkbenchError
 from workbench.matching.alignment import Alignment
 from workbench.matching.matcher import Match, Matcher, matcher_settings, resolve_matcher
 from workbench.matching.preservation import check_preservation
-from workbench.matching.problem import MatchingProblem, cost_tensors, front, require_shared, resolve_device
+from workbench.matching.problem import MatchingProblem, cost_tensors, front, require_shared
 from workbench.progress import Progress
 from workbench.schema import versions
 from workbench.states import StateDict, distance, require_finite, require_same_tensors

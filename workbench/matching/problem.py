@@ -15,6 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from workbench.devices import resolve_device
 from workbench.errors import WorkbenchError
 from workbench.states import StateDict
 from workbench.symmetry.element import Element
@@ -40,13 +41,6 @@ def cost_tensors(symmetry: Symmetry, *, include_biases: bool = True) -> tuple[st
         and name.rpartition(".")[2] not in STATISTICS
         and (include_biases or len(entry.shape) > 1)
     )
-
-
-def resolve_device(device: str | torch.device) -> torch.device:
-    """ "auto" is a CUDA device where there is one, else the CPU (float64 is needed, which MPS lacks)."""
-    if str(device) == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
 
 
 class MatchingProblem:

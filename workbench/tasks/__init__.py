@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.options import complete_options
+from workbench.options import call_factory
 from workbench.tasks.base import TASKS, Task
 from workbench.tasks.objectives import LOSSES, METRICS
 
@@ -22,4 +22,4 @@ def task(name: str, **options: Any) -> Task:
     Raises ``WorkbenchError`` for unknown names and options, and where files are missing or damaged.
     """
     loader = TASKS[name]
-    return loader(**complete_options("task", name, loader, options))
+    return call_factory("task", name, loader, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -59,6 +59,15 @@ class Task:
         if name not in self.splits:
             raise unknown_name(f"split of the task {self.name!r}", name, self.splits)
         return self.splits[name]
+
+    def chosen(self, names: Iterable[str] | str | None) -> tuple[str, ...]:
+        """The splits ``names`` asks for, each once (None: all). Raises ``WorkbenchError`` for an unknown one and for none."""
+        asked = tuple(self.splits) if names is None else (names,) if isinstance(names, str) else tuple(dict.fromkeys(names))
+        if not asked:
+            raise WorkbenchError("No split was asked for", expected=f"some of {', '.join(self.splits)}")
+        for name in asked:
+            self.split(name)
+        return asked
 
     def size(self, split: str) -> int:
         """Number of examples in a split."""

@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from workbench.architectures import Architecture, OutsideModel, resolve_model
 from workbench.checkpoints import Checkpoint
+from workbench.devices import resolve_device
 from workbench.errors import WorkbenchError
 from workbench.progress import Progress, Reporter
 from workbench.tasks import Task
@@ -73,7 +74,7 @@ def train(
     )
     seeds = _checked_seeds(seeds)
     saved = _checked_epochs(save_epochs, recipe.epochs)
-    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    place = resolve_device(device)
     task.split("train")
     models = [architecture.build(seed).train().to(place) for seed in seeds]
     _require_fit(architecture, models[0], task)
