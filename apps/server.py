@@ -45,7 +45,7 @@ def start(
     show: bool = False,
     **options: Any,
 ) -> Any:
-    """The server, listening but not yet looping (``server.io_loop.start()``). port=0 takes a free one: ``server.port``.
+    """The server, listening but not yet looping (``server.run_until_shutdown()``).
 
     options: passed to ``panel.io.server.get_server``.
     """
@@ -54,7 +54,7 @@ def start(
     # The networks shown here are small: two threads that wait for each other on two busy cores are far slower than one.
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 4))
     names = {"localhost", "127.0.0.1", address} if address in LOOPBACK else {"localhost", "127.0.0.1", address, _hostname()}
-    origins = [f"{name}:{port}" for name in sorted(names)] if port else ["localhost:*", "127.0.0.1:*"]
+    origins = [f"{name}:{port}" for name in sorted(names)]
     try:
         return pn.io.server.get_server(
             {"/": lambda: new_session(settings)},  # Panel knows functions, not functools.partial

@@ -28,6 +28,7 @@ class Shell:
             theme_config=THEME,
             busy_indicator=None,
         )
+        _leave_busy_flag(self.page)
         if len(names) > 1:
             choice = pmui.RadioButtonGroup(label="Instrument", options=names, value=names[0])
             choice.param.watch(lambda event: self.show(event.new), "value")
@@ -39,6 +40,16 @@ class Shell:
             self._built[name] = PAGES[name](self._session)
         self.page.sidebar[:] = self._built[name].sidebar
         self.page.main[:] = self._built[name].main
+
+
+def _leave_busy_flag(page: pmui.Page) -> None:
+    """Stop the page from following the process-wide busy flag.
+
+    That watcher would keep every closed session alive, and one visitor's work would light up in all windows.
+    """
+    for watcher in list(pn.state.param.watchers.get("busy", {}).get("value", ())):
+        if getattr(getattr(watcher.fn, "__self__", None), "self", None) is page:
+            pn.state.param.unwatch(watcher)
 
 
 def new_session(settings: Settings) -> pmui.Page:
