@@ -415,3 +415,46 @@ def test_explain_names_ties_pins_and_the_proof():
     assert "model's input" in symmetry.explain("stem.weight")
     with pytest.raises(WorkbenchError, match="did you mean 'stem'"):
         symmetry.explain("sten")
+
+
+# -- what a model does to itself and to its inputs
+
+
+class Restless(nn.Module):
+    """Changes its input and a buffer in place, converts types, and runs with a complex intermediate."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 3)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        x.add_(1)
+        self.calls.add_(1)
+        return self.second(self.first(x.float()).relu())
+
+
+def test_inputs_and_buffers_that_a_model_changes_in_place_are_kept():
+    model, x = Restless(), torch.randn(4, 6)
+    before = x.clone()
+    found = discover_symmetry(model, x)
+    assert torch.equal(x, before)
+    assert float(model.calls) == 0
+    assert {group.size for group in found.groups.values()} == {5}
+    assert not any("defect" in note for note in found.notes)
+    assert found.proof.passed
+
+
+def test_models_that_cannot_be_taken_are_named():
+    with pytest.warns(FutureWarning):
+        old = torch.nn.utils.weight_norm(nn.Linear(6, 5))
+    old(torch.zeros(2, 6))
+    with pytest.raises(WorkbenchError, match=r"cannot be copied.*parametrizations"):
+        discover_symmetry(old, torch.zeros(2, 6))
+    with pytest.raises(WorkbenchError, match="complex"):
+        discover_symmetry(nn.Linear(6, 5, dtype=torch.complex64), torch.zeros(2, 6, dtype=torch.complex64))
+    for wrong in ("mlp", nn.Linear, None):
+        with pytest.raises(WorkbenchError, match="The model is a"):
+            discover_symmetry(wrong, torch.zeros(2, 6))
+    with pytest.raises(WorkbenchError, match="another type"):
+        discover_symmetry(nn.Linear(6, 5), torch.zeros(2, 6, dtype=torch.float64))

@@ -19,6 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from workbench.errors import WorkbenchError
 
 
+def require_model(given: object) -> None:
+    """Raise unless ``given`` is a module: a name, a class or a state dict in its place is named."""
+    if not isinstance(given, nn.Module):
+        kind = "class" if isinstance(given, type) else type(given).__name__
+        advice = f"pass resolve_model({given!r}).build()" if isinstance(given, str) else ""
+        raise WorkbenchError(f"The model is a {kind}", expected="a torch.nn.Module", next_step=advice)
+
+
 def twin(model: nn.Module, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> nn.Module:
     """A copy in eval mode on ``device`` in ``dtype``; ``model`` keeps its weights, mode, device and flags."""
     return copy.deepcopy(model).to(device=device, dtype=dtype).eval()

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
 from workbench.states import storage_key
+from workbench.twins import require_model
 
 MOVABLE, CONSTANT, INPUT = "movable", "constant", "input"
 
@@ -53,7 +54,15 @@ _EXPORTING = threading.RLock()
 def structural_copy(model: nn.Module) -> nn.Module:
     """A copy of the modules, in eval mode, that shares every parameter and buffer with ``model``: its flags are its own."""
     shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
-    return copy.deepcopy(model, memo=dict(shared)).eval()
+    try:
+        return copy.deepcopy(model, memo=dict(shared)).eval()
+    except Exception as error:
+        raise WorkbenchError(
+            f"The model cannot be copied ({type(error).__name__}: {_first_line(error)})",
+            expected="a module that copy.deepcopy copies",
+            cause="a module keeps a computed tensor as an attribute, as the old torch.nn.utils.weight_norm and spectral_norm do",
+            next_step="use torch.nn.utils.parametrizations, or remove_weight_norm",
+        ) from error
 
 
 @contextmanager
@@ -83,18 +92,25 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
     others are ignored. decompose: to core ATen, which the rules need; merely running a graph does not. Raises WorkbenchError
     where the model fails on the inputs, cannot be exported, or a name is unknown.
     """
+    require_model(model)
+    odd = [name for name, parameter in model.named_parameters() if parameter.is_complex()]
+    if odd:
+        raise WorkbenchError(
+            f"The model has complex parameters, such as {odd[0]!r}",
+            expected="real parameters",
+            next_step="keep the real and the imaginary part as two parameters",
+        )
     args, kwargs = split_inputs(example_inputs)
     with _EXPORTING, torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
         warnings.simplefilter("ignore")
         twin = structural_copy(model)
         try:
-            twin(*args, **kwargs)
+            _trial(twin, args, kwargs)
         except Exception as error:
             raise WorkbenchError(
                 f"The model fails on the example inputs: {type(error).__name__}: {_first_line(error)}",
                 expected=f"inputs the model accepts; got {_shapes(example_inputs)}",
-                cause="a wrong input shape, or a missing argument",
-                next_step="pass a tuple of positional inputs, or a dict of keyword inputs",
+                **_advice(error, twin),
             ) from error
         program = _export(twin, args, kwargs, decompose)
         if _reads_outside(program, model):
@@ -102,6 +118,17 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
             with eval_mode(model):
                 program = _export(model, args, kwargs, decompose)
     return _describe(model, program, outputs)
+
+
+def _trial(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """One run, after which the inputs and the buffers are what they were, even where the model works in place."""
+    args, kwargs = pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+    lazy = nn.parameter.is_lazy
+    before = [(buffer, buffer.clone()) for buffer in model.buffers() if not lazy(buffer)]
+    model(*args, **kwargs)
+    for buffer, value in before:
+        if not torch.equal(buffer, value):
+            buffer.copy_(value)
 
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
@@ -135,6 +162,19 @@ def _no_fastpath() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def _advice(error: Exception, model: nn.Module) -> dict[str, str]:
+    if "dtype" in str(error) or "scalar type" in str(error):
+        types = sorted({str(parameter.dtype) for parameter in model.parameters()})
+        return {
+            "cause": f"inputs of another type than the model's parameters, which are {', '.join(types) or 'none'}",
+            "next_step": "turn the inputs into that type, such as x.float()",
+        }
+    return {
+        "cause": "a wrong input shape, or a missing argument",
+        "next_step": "pass a tuple of positional inputs, or a dict of keyword inputs",
+    }
 
 
 def _first_line(error: Exception) -> str:
