@@ -9,6 +9,7 @@ import xarray as xr
 
 from workbench.architectures import architecture
 from workbench.barriers import barrier
+from workbench.checkpoints import shipped_checkpoint
 from workbench.comparison import Comparison, compare
 from workbench.errors import Cancelled, WorkbenchError
 from workbench.paths import LinearPath
@@ -16,7 +17,7 @@ from workbench.profiles import profile_path
 from workbench.schema import write_netcdf
 from workbench.states import fingerprint
 from workbench.symmetry import discover_symmetry
-from workbench.tasks import task
+from workbench.tasks import Task, task
 from workbench.training import train
 
 
@@ -132,3 +133,28 @@ def test_no_split_is_refused(setting):
     digits, model, symmetry, (a, b) = setting
     with pytest.raises(WorkbenchError, match="No split"):
         compare(a, b, model, digits, symmetry=symmetry, splits=[])
+
+
+@pytest.mark.parametrize("wrong", ["anchor", "moving", "model", "task"])
+@pytest.mark.parametrize("given", [None, "a.pt", 3, shipped_checkpoint("digits-mlp-w8-seed0"), {"layers.0.weight": np.zeros(3)}])
+def test_things_of_another_kind_are_named(wrong, given):
+    checkpoint = shipped_checkpoint("digits-mlp-w8-seed0")
+    right = {
+        "anchor": checkpoint.state,
+        "moving": checkpoint.state,
+        "model": checkpoint.architecture.build(),
+        "task": task("digits"),
+    }
+    with pytest.raises(WorkbenchError, match="Expected"):
+        compare(**{**right, wrong: given}, points=3, null=False)
+
+
+def test_the_verdict_claims_no_removal_of_a_barrier_that_is_not_there():
+    """Inputs that are all equal: the loss does not rise on either line, and only the accuracy may jump."""
+    a, b = (shipped_checkpoint(f"digits-mlp-w8-seed{seed}") for seed in (0, 1))
+    model = a.architecture.build()
+    flat = Task("flat", {"train": (torch.zeros(5, 64), torch.zeros(5, 10))}, loss="mse")
+    zeros = {name: torch.zeros_like(tensor) for name, tensor in a.state.items()}
+    same_function = {**zeros, "layers.0.weight": b.state["layers.0.weight"]}
+    found = compare(zeros, same_function, model, flat, splits=None, points=3, null=False, spectra=False)
+    assert found.verdict.startswith("connected already")

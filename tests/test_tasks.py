@@ -226,3 +226,66 @@ def test_damaged_cifar_files_say_what_is_wrong(tmp_path, cifar_arrays):
     (tmp_path / "cifar10.npz").write_bytes(b"PK\x03\x04 and then nothing")
     with pytest.raises(WorkbenchError, match="download it again"):
         task("cifar10", root=tmp_path)
+
+
+# -- judging: outputs and targets that do not go together
+
+
+X, LABELS = torch.zeros(6, 4), torch.tensor([0, 1, 2, 0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "message"),
+    [
+        ("cross_entropy", LABELS + 1, "3 outputs, and the labels of 'mine' go up to 3"),
+        ("cross_entropy", torch.eye(3).long()[LABELS], "fails on outputs"),
+        ("mse", torch.zeros(6, 2), "fails on outputs"),
+        ("mse", LABELS, "fails on outputs"),
+        (torch.nn.CrossEntropyLoss(), LABELS, r"shape \(\) for 6 examples.*reduction"),
+        (lambda outputs, targets: outputs.sum(0), LABELS, r"shape \(3,\) for 6 examples"),
+        (lambda outputs, targets: None, LABELS, "gives a NoneType"),
+        (lambda outputs, targets: 1 / 0, LABELS, "ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_in_words(loss, targets, message):
+    with pytest.raises(WorkbenchError, match=message):
+        Task("mine", {"train": (X, targets)}, loss=loss).judge(torch.randn(6, 3), targets)
+
+
+def test_guesses_are_never_broadcast_against_targets():
+    with pytest.raises(WorkbenchError, match="fails on outputs"):
+        Task("mine", {"train": (X, LABELS[:, None].repeat(1, 6))}, loss=lambda o, t: o[:, 0]).judge(
+            torch.randn(6, 3), LABELS[:, None]
+        )
+
+
+def test_accuracy_is_the_default_only_where_it_means_something():
+    assert Task("labels", {"train": (X, LABELS)}).metrics == ("accuracy",)
+    assert Task("numbers", {"train": (X, torch.zeros(6, 3))}, loss="mse").metrics == ()
+    assert Task("own", {"train": (X, LABELS)}, loss=lambda o, t: o[:, 0]).metrics == ("accuracy",)
+    with pytest.raises(WorkbenchError, match="not class labels"):
+        Task("numbers", {"train": (X, torch.zeros(6, 3))}, loss="mse", metrics="accuracy")
+
+
+@pytest.mark.parametrize(
+    "splits", [[(X, LABELS)], {1: (X, LABELS)}, {"train": (X.to("meta"), LABELS)}, {"train": (np.array([None] * 6), LABELS)}]
+)
+def test_splits_of_another_kind_are_named(splits):
+    with pytest.raises(WorkbenchError, match="Expected"):
+        Task("mine", splits)
+
+
+def test_numpy_inputs_come_in_the_precision_of_a_network():
+    task = Task("mine", {"train": (np.zeros((6, 4)), LABELS.numpy())})
+    assert task.split("train")[0].dtype == torch.float32
+    assert Task("mine", {"train": (X.double(), LABELS)}).split("train")[0].dtype == torch.float64
+
+
+def test_splits_may_be_chosen_by_one_name_and_each_comes_once():
+    task = Task("mine", {"train": (X, LABELS), "test": (X, LABELS)})
+    assert task.chosen("test") == ("test",)
+    assert task.chosen(["test", "test", "train"]) == ("test", "train")
+    assert task.chosen(None) == ("train", "test")
+    for wrong in ("validation", []):
+        with pytest.raises(WorkbenchError, match="Expected"):
+            task.chosen(wrong)

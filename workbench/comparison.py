@@ -20,10 +20,10 @@ from workbench.profiles import path_points, profile_path
 from workbench.progress import Progress
 from workbench.schema import provenance
 from workbench.spectra import singular_alignment
-from workbench.states import StateDict
+from workbench.states import StateDict, require_same_tensors
 from workbench.symmetry import discover_symmetry
 from workbench.symmetry.group import Symmetry
-from workbench.tasks import Task
+from workbench.tasks import Task, require_task
 
 # A path counts as connected when it loses at most one point of accuracy and 0.05 nats against the straight line between its
 # ends: on digits and MNIST that is where the seeds of one wide network lie after matching, and narrow ones do not.
@@ -160,6 +160,8 @@ def compare(
     "profile naive", "profile aligned", "singular vectors"); whatever stage is cancelled, ``Cancelled`` is raised.
     Other parameters as in ``align``, ``profile_path`` and ``singular_alignment``.
     """
+    require_task(task)
+    require_same_tensors(anchor, moving, names=("anchor", "moving"))
     names = task.chosen(splits)
     path_points(points)  # a wrong number is said before the long work
     watch = _Watch()
@@ -282,18 +284,20 @@ def _verdict(alignment: Alignment, barriers: xr.Dataset) -> str:
         else f"at most {SHARE:.0%} of the naive barrier"
     )
     loss = {kind: found[kind]["loss"] for kind in found}
-    figures = f"loss barrier {loss['naive']:.3g} → {loss['aligned']:.3g}"
+    # Where the loss hardly rises on either line, only the accuracy can have a barrier to remove.
+    judged = "accuracy" if "accuracy" in found["naive"] and loss["naive"] <= LOSS_NATS else "loss"
+    figures = f"{judged} barrier {found['naive'][judged]:.3g} → {found['aligned'][judged]:.3g}"
 
     def connected(kind: str) -> bool:
         if "accuracy" in found[kind]:
             return found[kind]["accuracy"] <= ACCURACY_POINTS and loss[kind] <= LOSS_NATS
         return loss[kind] <= SHARE * loss["naive"]
 
-    if connected("naive") and "accuracy" in found["naive"]:
+    if (connected("naive") and "accuracy" in found["naive"]) or max(found["naive"].values()) <= 0:
         words = "connected already: the straight path needs no alignment"
     elif connected("aligned"):
         words = "connected after alignment: one basin up to the symmetries"
-    elif loss["aligned"] <= 0.5 * loss["naive"]:
+    elif found["aligned"][judged] <= 0.5 * found["naive"][judged]:
         words = "barrier left: alignment removes the larger part of it, not all"
     else:
         words = "no common basin found: alignment does not remove the barrier"

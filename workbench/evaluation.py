@@ -19,9 +19,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from workbench.devices import resolve_device
 from workbench.errors import WorkbenchError
-from workbench.states import StateDict
-from workbench.tasks import Task
-from workbench.twins import twin, watching
+from workbench.states import StateDict, require_state
+from workbench.tasks import Task, require_task
+from workbench.twins import require_model, twin, watching
 
 # Input numbers per batch. On a CPU activations should stay in the cache (a small MNIST CNN is 1.5 times slower at 2^21); a GPU
 # wants large batches, and 2^22 numbers keep the activations of the convolutions met here within a few GB.
@@ -48,6 +48,8 @@ class Evaluator:
         device: str | torch.device = "auto",
         check: bool = True,
     ) -> None:
+        require_model(model)
+        require_task(task)
         self.device = resolve_device(device)
         self.splits = task.chosen(splits)
         self.task = task.to(self.device)
@@ -74,7 +76,7 @@ class Evaluator:
                     )
                     if outputs.dtype in (torch.float16, torch.bfloat16):
                         outputs = outputs.float()
-                    values = {"loss": self.task.example_losses(outputs, targets), **self.task.example_metrics(outputs, targets)}
+                    values = self.task.judge(outputs, targets)
                 count += inputs.shape[0]
                 for metric, each in values.items():
                     sums[metric] = sums.get(metric, 0.0) + each.sum(dtype=torch.float64)
@@ -90,6 +92,7 @@ class Evaluator:
         return tensor.detach().to(self.device, torch.float32 if half else tensor.dtype)
 
     def _require_fits(self, state: StateDict) -> None:
+        require_state(state, "judged")
         missing, unknown = sorted(self._names - set(state)), sorted(set(state) - self._names)
         if missing or unknown:
             raise WorkbenchError(

@@ -17,7 +17,7 @@ from workbench.evaluation import Evaluator
 from workbench.paths import Path
 from workbench.progress import Progress, Reporter
 from workbench.schema import provenance
-from workbench.tasks import Task
+from workbench.tasks import Task, require_task
 
 # Higher is better only for these; everything else is a loss or an error.
 HIGHER_IS_BETTER = ("accuracy",)
@@ -52,6 +52,7 @@ def profile_path(
         raise WorkbenchError(
             f"calibration={calibration!r} is not known", expected="None: recalibration of normalisation statistics is not built yet"
         )
+    require_task(task)
     grid = path_points(points)
     names = task.chosen(splits)
     evaluator = Evaluator(model, task, splits=names, batch_size=batch_size, device=device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -38,6 +39,28 @@ def storage_key(tensor: Tensor) -> tuple:
     return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()))
 
 
+def require_state(state: object, which: str) -> None:
+    """Raise unless ``state`` maps names to tensors: a module, a checkpoint or a path in its place is named."""
+    items = state.items() if isinstance(state, Mapping) else ()
+    held = [f"a {type(value).__name__} under {name!r}" for name, value in items if not isinstance(value, Tensor)]
+    if isinstance(state, Mapping) and not held:
+        return
+    advice = ""
+    if held:
+        advice = "leave it out, or make a tensor of it (torch.from_numpy for an array)"
+    elif isinstance(state, torch.nn.Module):
+        advice = "pass its state_dict()"
+    elif isinstance(getattr(state, "state", None), Mapping):
+        advice = "pass its .state"
+    elif isinstance(state, str | os.PathLike):
+        advice = "read the file with load_checkpoint and pass its .state"
+    raise WorkbenchError(
+        f"The {which} model is a {type(state).__name__}{f' that holds {held[0]}' if held else ''}",
+        expected="a state dict, a tensor under every name",
+        next_step=advice,
+    )
+
+
 def require_finite(state: StateDict, which: str) -> None:
     """Raise unless every float tensor is finite; the message names each bad tensor with its count of NaN and infinite entries."""
     bad = []
@@ -57,6 +80,8 @@ def require_finite(state: StateDict, which: str) -> None:
 
 def require_same_tensors(first: StateDict, second: StateDict, *, names: tuple[str, str] = ("first", "second")) -> None:
     """Raise unless both hold the same names with the same shapes; the message lists what differs (a few of each kind)."""
+    for state, name in zip((first, second), names, strict=True):
+        require_state(state, name)
     only_first = [k for k in first if k not in second]
     only_second = [k for k in second if k not in first]
     shapes = [

@@ -12,8 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from workbench.disk import output_file, whole_file
-from workbench.errors import WorkbenchError
-from workbench.states import storage_key
+from workbench.states import require_state, storage_key
 
 
 def save_checkpoint(
@@ -26,12 +25,11 @@ def save_checkpoint(
     new one, never half of it. Equal states and metadata give equal bytes.
     """
     target = output_file(path)
+    require_state(state, "saved")
     first: dict[tuple, str] = {}
     ties: dict[str, str] = {}
     tensors = {}
     for name, tensor in state.items():
-        if not isinstance(tensor, Tensor):
-            raise WorkbenchError(f"{name!r} is a {type(tensor).__name__}", expected="a tensor under every name")
         kept = first.setdefault(storage_key(tensor), name) if tensor.numel() else name
         if kept != name:
             ties[name] = kept

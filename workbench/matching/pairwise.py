@@ -55,6 +55,12 @@ def align(
             f"{'inputs' if model is None else 'model'} was given without {'model' if model is None else 'inputs'}",
             expected="both, for the function-preservation check, or neither",
         )
+    if not isinstance(symmetry, Symmetry):
+        raise WorkbenchError(
+            f"The symmetry is a {type(symmetry).__name__}",
+            expected="a Symmetry",
+            next_step="discover_symmetry(model, inputs) finds it",
+        )
     require_same_tensors(anchor, moving, names=("anchor", "moving"))
     symmetry.require_fits(anchor)
     require_shared(symmetry)

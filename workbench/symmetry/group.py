@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from workbench.disk import output_file, user_path, whole_file
 from workbench.errors import WorkbenchError
-from workbench.states import StateDict, storage_key
+from workbench.states import StateDict, require_state, storage_key
 from workbench.symmetry import layout as layouts
 from workbench.symmetry.element import Element
 from workbench.symmetry.layout import Layout
@@ -167,6 +167,7 @@ class Symmetry:
 
     def require_fits(self, state: StateDict) -> None:
         """Raise unless ``state`` holds exactly the tensors known here (moved, fixed on purpose, constant), with the same shapes."""
+        require_state(state, "given")
         unknown = [name for name in state if name not in self.tensors]
         missing = [name for name in self.tensors if name not in state]
         shapes = [

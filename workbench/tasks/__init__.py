@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.options import call_factory
-from workbench.tasks.base import TASKS, Task
+from workbench.tasks.base import TASKS, Task, require_task
 from workbench.tasks.objectives import LOSSES, METRICS
 
-__all__ = ["LOSSES", "METRICS", "TASKS", "Task", "task"]
+__all__ = ["LOSSES", "METRICS", "TASKS", "Task", "require_task", "task"]
 
 
 def task(name: str, **options: Any) -> Task:

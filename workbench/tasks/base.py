@@ -25,7 +25,8 @@ class Task:
 
     splits: name -> ``(x, y)`` with one entry per example along axis 0; NumPy arrays are taken as tensors.
     loss: ``"cross_entropy"`` (integer targets), ``"mse"``, or a function ``(outputs, targets) -> losses`` of shape ``(N,)``.
-    metrics: names out of ``workbench.tasks.METRICS``. notes: what was done to the data, in words.
+    metrics: names out of ``workbench.tasks.METRICS``; None is the accuracy where the targets are class labels, else nothing.
+    notes: what was done to the data, in words. NumPy inputs in double precision become single, the precision of a network.
 
     Raises ``WorkbenchError`` where lengths or shapes disagree, a split is empty, or a value is not finite.
     """
@@ -33,18 +34,19 @@ class Task:
     name: str
     splits: Mapping[str, tuple[Tensor, Tensor]]
     loss: str | PerExample = "cross_entropy"
-    metrics: tuple[str, ...] = ("accuracy",)
+    metrics: tuple[str, ...] | str | None = None
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.splits, Mapping) or not all(isinstance(split, str) for split in self.splits):
+            raise WorkbenchError(
+                f"The splits of the task {self.name!r} are {type(self.splits).__name__}, {self.splits!r:.60}",
+                expected='names -> pairs: splits={"train": (x, y), "test": (x, y)}',
+            )
         if not self.splits:
             raise WorkbenchError(f"The task {self.name!r} has no splits", expected='splits={"train": (x, y), "test": (x, y)}')
         if not callable(self.loss) and self.loss not in LOSSES:
             raise unknown_name("loss", str(self.loss), LOSSES)
-        metrics = (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
-        for metric in metrics:
-            if metric not in METRICS:
-                raise unknown_name("metric", metric, METRICS)
         splits = {split: _checked_pair(self.name, split, pair, self.loss) for split, pair in self.splits.items()}
         shapes = {split: tuple(x.shape[1:]) for split, (x, _) in splits.items()}
         if len(set(shapes.values())) > 1:
@@ -52,6 +54,17 @@ class Task:
                 f"The splits of {self.name!r} hold examples of different shapes: {shapes}", expected="one shape"
             )
         object.__setattr__(self, "splits", MappingProxyType(splits))
+        labels = self.loss != "mse" and self.classes is not None
+        default = ("accuracy",) if labels else ()
+        metrics = default if self.metrics is None else (self.metrics,) if isinstance(self.metrics, str) else tuple(self.metrics)
+        for metric in metrics:
+            if metric not in METRICS:
+                raise unknown_name("metric", str(metric), METRICS)
+        if "accuracy" in metrics and self.classes is None:
+            raise WorkbenchError(
+                f"The metric 'accuracy' was asked for, and the targets of {self.name!r} are not class labels",
+                expected="integer targets, or metrics=()",
+            )
         object.__setattr__(self, "metrics", metrics)
 
     def split(self, name: str) -> tuple[Tensor, Tensor]:
@@ -91,11 +104,42 @@ class Task:
         """Metric name -> value of each example, ``(N,)``."""
         return {metric: METRICS[metric](outputs, targets) for metric in self.metrics}
 
+    def judge(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """ "loss" and every metric -> value of each example, ``(N,)``. Raises ``WorkbenchError`` where outputs and targets do not
+        go together, and where a loss does not give one number per example (its mean over a batch would count twice)."""
+        if self.loss == "cross_entropy" and outputs.dim() and outputs.shape[-1] < (self.classes or 0):
+            raise WorkbenchError(
+                f"The model has {outputs.shape[-1]} outputs, and the labels of {self.name!r} go up to {(self.classes or 0) - 1}",
+                expected=f"{self.classes} outputs, one for each class",
+                cause="a model of another task, or labels that do not begin at 0",
+            )
+        try:
+            values = {"loss": self.example_losses(outputs, targets), **self.example_metrics(outputs, targets)}
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            raise WorkbenchError(
+                f"The loss {self.loss_name!r} of the task {self.name!r} fails on outputs {tuple(outputs.shape)} and targets "
+                f"{tuple(targets.shape)} {targets.dtype} ({type(error).__name__}: {str(error).strip()[:120]})",
+                expected="outputs (N, classes) and labels (N,) for 'cross_entropy', outputs and targets of one shape for 'mse'",
+                cause="targets of another shape, or a model of another task",
+            ) from error
+        for name, each in values.items():
+            if not isinstance(each, Tensor) or each.shape != targets.shape[:1]:
+                given = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else f"a {type(each).__name__}"
+                raise WorkbenchError(
+                    f"{self.loss_name if name == 'loss' else name!r} gives {given} for {len(targets)} examples",
+                    expected=f"one number per example, shape ({len(targets)},)",
+                    cause="a loss that takes the mean over the batch" if name == "loss" else "",
+                    next_step='pass reduction="none", and take the mean over all axes but the first' if name == "loss" else "",
+                )
+        return values
+
     @property
     def loss_name(self) -> str:
         return self.loss if isinstance(self.loss, str) else getattr(self.loss, "__name__", type(self.loss).__name__)
 
-    @property
+    @cached_property
     def classes(self) -> int | None:
         """Number of classes (largest label + 1 over all splits), or None where targets are not integers."""
         targets = [y for _, y in self.splits.values()]
@@ -138,16 +182,40 @@ class Task:
         return fingerprint({**tensors, "objectives": torch.frombuffer(bytearray(label), dtype=torch.uint8)})
 
 
+def require_task(given: object) -> None:
+    """Raise unless ``given`` is a ``Task``."""
+    if not isinstance(given, Task):
+        raise WorkbenchError(
+            f"The task is a {type(given).__name__}",
+            expected="a Task",
+            next_step=f"pass task({given!r})" if isinstance(given, str) else 'pass Task("mine", splits={"train": (x, y)})',
+        )
+
+
+def _from_numpy(part: object, where: str) -> object:
+    """A tensor of a NumPy array: float64, which NumPy makes of everything, becomes float32. Anything else as it is."""
+    if not isinstance(part, np.ndarray):
+        return part
+    if part.dtype == np.float64:
+        part = part.astype(np.float32)
+    try:
+        return torch.from_numpy(np.ascontiguousarray(part))
+    except TypeError as error:
+        raise WorkbenchError(f"{where} is an array of {part.dtype}", expected="an array of numbers") from error
+
+
 def _checked_pair(task: str, split: str, pair: object, loss: object) -> tuple[Tensor, Tensor]:
     where = f"split {split!r} of the task {task!r}"
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise WorkbenchError(f"The {where} is a {type(pair).__name__}", expected="a pair (x, y) of tensors")
-    x, y = (torch.from_numpy(np.ascontiguousarray(part)) if isinstance(part, np.ndarray) else part for part in pair)
+    x, y = (_from_numpy(part, f"{label} in the {where}") for label, part in zip("xy", pair, strict=True))
     for label, tensor in (("x", x), ("y", y)):
         if not isinstance(tensor, Tensor) or tensor.dim() == 0:
             raise WorkbenchError(
                 f"{label} in the {where} is a {type(tensor).__name__}", expected="a tensor with one row per example"
             )
+        if tensor.is_meta:
+            raise WorkbenchError(f"{label} in the {where} has no values (meta device)", expected="a tensor with values")
     if len(x) != len(y):
         raise WorkbenchError(f"The {where} has {len(x)} inputs and {len(y)} targets", expected="as many targets as inputs")
     if len(x) == 0:

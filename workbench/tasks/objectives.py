@@ -23,12 +23,15 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def mean_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """Mean over an example's entries of (output − target)²: two tensors ``(N, ...)`` of one shape -> ``(N,)``."""
-    return _mean_over_positions((outputs.reshape(targets.shape) - targets).square())
+    return _mean_over_positions((outputs.reshape(targets.shape) - targets).square().to(outputs.dtype))
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """1 where argmax(outputs) is the target, else 0: outputs ``(N, ..., C)``, integer targets ``(N, ...)`` -> ``(N,)``."""
-    return _mean_over_positions((outputs.argmax(-1) == targets).to(torch.float32))
+    guesses = outputs.argmax(-1)
+    if guesses.shape != targets.shape:  # they would be broadcast against each other
+        raise ValueError(f"guesses {tuple(guesses.shape)} for targets {tuple(targets.shape)}")
+    return _mean_over_positions((guesses == targets).to(torch.float32))
 
 
 def _mean_over_positions(values: Tensor) -> Tensor:

@@ -167,7 +167,7 @@ def _measure(model: nn.Module, state: dict[str, Tensor], task: Task) -> tuple[di
         sums: dict[str, float] = {}
         for x, y in task.batches(split, EVALUATION_BATCH):
             outputs = functional_call(model, placed, (x,))
-            for name, each in {"loss": task.example_losses(outputs, y), **task.example_metrics(outputs, y)}.items():
+            for name, each in task.judge(outputs, y).items():
                 sums[name] = sums.get(name, 0.0) + float(each.double().sum())
         values |= {f"{split}_{name}": total / task.size(split) for name, total in sums.items()}
     model.train(was_training)
