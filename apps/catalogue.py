@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from workbench.checkpoints import Checkpoint, load_checkpoint, shipped, shipped_checkpoint
+from workbench.checkpoints import Checkpoint, load_checkpoint, shipped_checkpoint, shipped_models
 from workbench.errors import unknown_name
 from workbench.options import parse_options
 from workbench.tasks import TASKS, Task, task
@@ -28,7 +28,7 @@ def checkpoints(settings: Settings) -> dict[str, Callable[[], Checkpoint]]:
     if settings.checkpoints is not None:
         for path in _files(settings.checkpoints):
             found[path.relative_to(settings.checkpoints).as_posix()] = lambda path=path: load_checkpoint(path)
-    for entry in shipped():
+    for entry in shipped_models():
         name = entry["name"]
         found[f"shipped: {name}"] = lambda name=name: shipped_checkpoint(name)
     return found

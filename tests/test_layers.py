@@ -188,3 +188,19 @@ def test_a_command_line_is_parsed_before_anything_heavy_is_imported():
     assert (
         _pulled_in(f"{BARE}; import workbench.cli; workbench.cli.build_parser()", ("torch", "scipy", "xarray", "panel")) == []
     )
+
+
+def test_every_public_name_is_where_the_facade_says():
+    import workbench
+
+    for name in workbench.__all__:
+        assert getattr(workbench, name) is not None
+        assert name in dir(workbench)
+    with pytest.raises(AttributeError, match="no attribute 'shipped_model'"):
+        _ = workbench.shipped_model
+
+
+def test_importing_the_package_loads_nothing():
+    code = "import workbench, sys; print(sorted(m for m in ('torch', 'xarray', 'numpy', 'scipy') if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

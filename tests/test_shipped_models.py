@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from workbench.architectures import Architecture
-from workbench.checkpoints import fit_to_model, load_checkpoint, shipped, shipped_checkpoint
+from workbench.checkpoints import fit_to_model, load_checkpoint, shipped_checkpoint, shipped_models
 from workbench.errors import WorkbenchError
 from workbench.shipped import folder
 from workbench.tasks import task
 
-ENTRIES = {entry["name"]: entry for entry in shipped()}
+ENTRIES = {entry["name"]: entry for entry in shipped_models()}
 
 
 def test_the_set_is_complete_and_small():

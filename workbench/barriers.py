@@ -23,7 +23,7 @@ Definition = Callable[[xr.DataArray, xr.DataArray, xr.DataArray], xr.DataArray]
 
 
 def _straight(start: xr.DataArray, end: xr.DataArray, t: xr.DataArray) -> xr.DataArray:
-    return (1 - t) * start + t * end
+    return start + t * (end - start)  # equal ends give exactly that value, and a flat curve a barrier of exactly 0
 
 
 def _linear(y: xr.DataArray, start: xr.DataArray, end: xr.DataArray) -> xr.DataArray:

@@ -12,7 +12,7 @@ from workbench.errors import WorkbenchError, unknown_name
 from workbench.shipped import folder
 
 
-def shipped() -> list[dict[str, Any]]:
+def shipped_models() -> list[dict[str, Any]]:
     """The manifest: one dict per model with name, file, architecture, options, task, seed, recipe, sha256, fingerprint, and loss
     and accuracy on both splits."""
     return json.loads((folder("data") / "manifest.json").read_text())["models"]
@@ -20,7 +20,7 @@ def shipped() -> list[dict[str, Any]]:
 
 def shipped_checkpoint(name: str) -> Checkpoint:
     """The shipped checkpoint ``name``, for example "digits-mlp-w256-seed0"; its file must have the manifest's sha256."""
-    entries = {entry["name"]: entry for entry in shipped()}
+    entries = {entry["name"]: entry for entry in shipped_models()}
     if name not in entries:
         raise unknown_name("shipped checkpoint", name, entries)
     entry = entries[name]

@@ -155,10 +155,10 @@ def use_threads(arguments: argparse.Namespace, parameters: int) -> None:
 
 def read_checkpoint(text: str, *, key: str | None = None) -> Checkpoint:
     """The checkpoint in the file or folder ``text``, or the shipped one of that name."""
-    from workbench.checkpoints import load_checkpoint, shipped, shipped_checkpoint
+    from workbench.checkpoints import load_checkpoint, shipped_checkpoint, shipped_models
 
     if not text or not user_path(text).exists():
-        names = [entry["name"] for entry in shipped()]
+        names = [entry["name"] for entry in shipped_models()]
         if text in names:
             return shipped_checkpoint(text)
         raise WorkbenchError(

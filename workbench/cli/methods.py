@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from workbench.architectures import ARCHITECTURES
-    from workbench.checkpoints import shipped
+    from workbench.checkpoints import shipped_models
     from workbench.errors import unknown_name
     from workbench.matching import MATCHERS
     from workbench.tasks import TASKS
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise unknown_name("method", arguments.name, [item["name"] for items in listed.values() for item in items])
         console.answer(arguments, dict(found), "\n\n".join(_page(kind, item) for kind, item in found))
         return 0
-    checkpoints = [entry["name"] for entry in shipped()]
+    checkpoints = [entry["name"] for entry in shipped_models()]
     tables = [
         console.table([kind, "what it is", "reference"], [[item["name"], item["summary"], item["reference"]] for item in items])
         for kind, items in listed.items()

@@ -172,9 +172,11 @@ def front(view: Tensor, outer: list[int], axis: int) -> Tensor:
 def require_shared(symmetry: Symmetry) -> None:
     """Raise where the symmetry has nothing to match with: zero groups is never a success."""
     if not symmetry.groups:
+        reasons = [note for note in symmetry.notes if "defect" in note]
+        reasons += [f"{pin.tensor} axis {pin.axis} is pinned by {pin.reason}" for pin in symmetry.pinned[:3]]
         raise WorkbenchError(
             "The symmetry has no factor, so there is nothing to align",
             expected="at least one group of units that may change places",
-            cause="every axis is pinned; see symmetry.pinned for the reasons",
+            cause="; ".join(reasons) or "the model has no parameter with an axis of two or more",
             next_step="look at symmetry.explain()",
         )
