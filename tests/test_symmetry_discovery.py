@@ -388,7 +388,7 @@ def test_only_the_outputs_that_matter_pin():
 
 def test_a_model_on_meta_gives_the_group_unproved():
     with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, 3))
+        model = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 7), nn.ReLU(), nn.Linear(7, 3))
     symmetry = discover_symmetry(model, (torch.randn(ROW, device="meta"),))
     assert symmetry.log10_order() == pytest.approx(orders(7, 7))
     assert symmetry.proof is None

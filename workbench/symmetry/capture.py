@@ -124,7 +124,7 @@ def _trial(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     """One run, after which the inputs and the buffers are what they were, even where the model works in place."""
     args, kwargs = pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
     lazy = nn.parameter.is_lazy
-    before = [(buffer, buffer.clone()) for buffer in model.buffers() if not lazy(buffer)]
+    before = [(buffer, buffer.clone()) for buffer in model.buffers() if not lazy(buffer) and not buffer.is_meta]
     model(*args, **kwargs)
     for buffer, value in before:
         if not torch.equal(buffer, value):
