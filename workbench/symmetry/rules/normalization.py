@@ -17,8 +17,10 @@ def batch_norm(walk, args: Any, kwargs: Any) -> Any:
     keys = axis_keys(x)
     operands = [(x, keys), *((t, (keys[1],)) for t in per_channel if t is not None)]
     y = walk.loop(operands, keys)
-    empty = walk.loop_free([Uni(0)])
-    return y, empty, empty
+    # The saved statistics are empty in eval mode on a CPU, and per channel on other devices.
+    saved = [value.shape for value in walk.node.meta["val"][1:]]
+    statistics = [walk.loop([(args[3], (keys[1],))], (keys[1],)) if any(s) else walk.loop_free([Uni(0)]) for s in saved]
+    return y, *statistics
 
 
 def _normalise(walk, x, dims, affine) -> tuple[Any, Any]:
