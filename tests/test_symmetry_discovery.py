@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import nn
 
 from workbench.errors import WorkbenchError
 from workbench.states import fingerprint
-from workbench.symmetry import discover_symmetry
+from workbench.symmetry import discover_symmetry, proof
+from workbench.symmetry.capture import ATTEMPTS, GRAPH_LOCK
 from workbench.symmetry.group import UNUSED
 
 
@@ -458,3 +460,46 @@ def test_models_that_cannot_be_taken_are_named():
             discover_symmetry(wrong, torch.zeros(2, 6))
     with pytest.raises(WorkbenchError, match="another type"):
         discover_symmetry(nn.Linear(6, 5), torch.zeros(2, 6, dtype=torch.float64))
+
+
+def test_graphs_are_traced_and_run_by_one_thread_at_a_time(monkeypatch):
+    """torch.fx keeps its current node in a process-wide record; two sessions of the dashboard met there."""
+    free = []
+
+    def probe():
+        free.append(GRAPH_LOCK.acquire(blocking=False))
+        if free[-1]:
+            GRAPH_LOCK.release()
+
+    def watched(function):
+        def call(*args, **kwargs):
+            other = threading.Thread(target=probe)
+            other.start()
+            other.join()
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(proof.Widened, "run", watched(proof.Widened.run))
+    monkeypatch.setattr(torch.export, "export", watched(torch.export.export))
+    discover_symmetry(nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), (torch.randn(ROW),))
+    assert len(free) > 3
+    assert not any(free)
+
+
+@pytest.mark.parametrize("failures", [1, 2, 3])
+def test_an_export_that_another_thread_disturbed_is_tried_again(monkeypatch, failures):
+    export, left = torch.export.export, [KeyError("custom")] * failures
+
+    def disturbed(*args, **kwargs):
+        if left:
+            raise left.pop()
+        return export(*args, **kwargs)
+
+    monkeypatch.setattr(torch.export, "export", disturbed)
+    net, inputs = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), (torch.randn(ROW),)
+    if failures == ATTEMPTS:
+        with pytest.raises(WorkbenchError, match="could not capture the model: KeyError"):
+            discover_symmetry(net, inputs)
+    else:
+        assert discover_symmetry(net, inputs).log10_order() == pytest.approx(orders(6))

@@ -47,8 +47,11 @@ class Capture:
     wanted: Sequence[str] | None = None
 
 
-# Tracing swaps parameters and patches torch for a while; two threads must not do that at once.
-_EXPORTING = threading.RLock()
+# Tracing a graph and interpreting one both write torch.fx's process-wide record of the current node, so that one thread's run would
+# break another's export: whoever does either holds this.
+GRAPH_LOCK = threading.RLock()
+# Code outside this package does not hold it, so an export that loses an entry of that record is tried again.
+ATTEMPTS = 3
 
 
 def structural_copy(model: nn.Module) -> nn.Module:
@@ -101,7 +104,7 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
             next_step="keep the real and the imaginary part as two parameters",
         )
     args, kwargs = split_inputs(example_inputs)
-    with _EXPORTING, torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
+    with GRAPH_LOCK, torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
         warnings.simplefilter("ignore")
         twin = structural_copy(model)
         try:
@@ -133,17 +136,26 @@ def _trial(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
     try:
-        program = torch.export.export(model, args, kwargs, strict=False)
-        if decompose:
-            _views_to_reshapes(program)
-            program = program.run_decompositions()
-        return program
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return _exported(model, args, kwargs, decompose)
+            except KeyError:
+                continue  # another thread's use of torch.fx took the entry away that torch.export had put there
+        return _exported(model, args, kwargs, decompose)
     except Exception as error:
         raise WorkbenchError(
             f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
             expected="a forward pass whose control flow does not depend on the values of tensors",
             next_step="see the error's cause, and move data-dependent branches out of forward",
         ) from error
+
+
+def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
+    program = torch.export.export(model, args, kwargs, strict=False)
+    if decompose:
+        _views_to_reshapes(program)
+        program = program.run_decompositions()
+    return program
 
 
 def _reads_outside(program: ExportedProgram, model: nn.Module) -> bool:
