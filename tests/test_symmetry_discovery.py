@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 
 import pytest
 import torch
@@ -12,8 +11,8 @@ from torch import nn
 
 from workbench.errors import WorkbenchError
 from workbench.states import fingerprint
-from workbench.symmetry import discover_symmetry, proof
-from workbench.symmetry.capture import ATTEMPTS, GRAPH_LOCK
+from workbench.symmetry import discover_symmetry
+from workbench.symmetry.capture import ATTEMPTS
 from workbench.symmetry.group import UNUSED
 
 
@@ -460,31 +459,6 @@ def test_models_that_cannot_be_taken_are_named():
             discover_symmetry(wrong, torch.zeros(2, 6))
     with pytest.raises(WorkbenchError, match="another type"):
         discover_symmetry(nn.Linear(6, 5), torch.zeros(2, 6, dtype=torch.float64))
-
-
-def test_graphs_are_traced_and_run_by_one_thread_at_a_time(monkeypatch):
-    """torch.fx keeps its current node in a process-wide record; two sessions of the dashboard met there."""
-    free = []
-
-    def probe():
-        free.append(GRAPH_LOCK.acquire(blocking=False))
-        if free[-1]:
-            GRAPH_LOCK.release()
-
-    def watched(function):
-        def call(*args, **kwargs):
-            other = threading.Thread(target=probe)
-            other.start()
-            other.join()
-            return function(*args, **kwargs)
-
-        return call
-
-    monkeypatch.setattr(proof.Widened, "run", watched(proof.Widened.run))
-    monkeypatch.setattr(torch.export, "export", watched(torch.export.export))
-    discover_symmetry(nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), (torch.randn(ROW),))
-    assert len(free) > 3
-    assert not any(free)
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3])

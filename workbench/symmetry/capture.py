@@ -47,10 +47,9 @@ class Capture:
     wanted: Sequence[str] | None = None
 
 
-# Tracing a graph and interpreting one both write torch.fx's process-wide record of the current node, so that one thread's run would
-# break another's export: whoever does either holds this.
+# torch.export writes torch.fx's process-wide record of the current node: two exports must not run at once.
 GRAPH_LOCK = threading.RLock()
-# Code outside this package does not hold it, so an export that loses an entry of that record is tried again.
+# Running a graph in another thread writes that record too, so an export that loses an entry of it is tried again.
 ATTEMPTS = 3
 
 
