@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from torch import nn
 from workbench.errors import WorkbenchError
 from workbench.states import fingerprint
 from workbench.symmetry import discover_symmetry
-from workbench.symmetry.capture import ATTEMPTS
+from workbench.symmetry.capture import capture
 from workbench.symmetry.group import UNUSED
+from workbench.symmetry.proof import Widened
 
 
 def orders(*sizes) -> float:
@@ -461,19 +463,15 @@ def test_models_that_cannot_be_taken_are_named():
         discover_symmetry(nn.Linear(6, 5), torch.zeros(2, 6, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("failures", [1, 2, 3])
-def test_an_export_that_another_thread_disturbed_is_tried_again(monkeypatch, failures):
-    export, left = torch.export.export, [KeyError("custom")] * failures
-
-    def disturbed(*args, **kwargs):
-        if left:
-            raise left.pop()
-        return export(*args, **kwargs)
-
-    monkeypatch.setattr(torch.export, "export", disturbed)
-    net, inputs = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), (torch.randn(ROW),)
-    if failures == ATTEMPTS:
-        with pytest.raises(WorkbenchError, match="could not capture the model: KeyError"):
-            discover_symmetry(net, inputs)
-    else:
-        assert discover_symmetry(net, inputs).log10_order() == pytest.approx(orders(6))
+def test_running_a_graph_leaves_the_record_that_a_parallel_export_reads_alone(monkeypatch):
+    written = []
+    monkeypatch.setattr(torch.fx.Interpreter, "_set_current_node", lambda self, node: written.append(node) or nullcontext())
+    net, x = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(ROW)
+    graph = capture(net, (x,)).program.graph_module
+    inputs = [*net.parameters(), x]
+    written.clear()
+    with torch.no_grad():
+        assert torch.allclose(Widened(graph).run(*(value.double() for value in inputs))[0], net(x).double(), atol=1e-6)
+    assert written == []
+    torch.fx.Interpreter(graph).run(*inputs, enable_io_processing=False)
+    assert written  # what torch.fx's own interpreter does

@@ -48,9 +48,7 @@ class Capture:
 
 
 # torch.export writes torch.fx's process-wide record of the current node: two exports must not run at once.
-GRAPH_LOCK = threading.RLock()
-# Running a graph in another thread writes that record too, so an export that loses an entry of it is tried again.
-ATTEMPTS = 3
+EXPORT_LOCK = threading.RLock()
 
 
 def structural_copy(model: nn.Module) -> nn.Module:
@@ -103,7 +101,7 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
             next_step="keep the real and the imaginary part as two parameters",
         )
     args, kwargs = split_inputs(example_inputs)
-    with GRAPH_LOCK, torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
+    with EXPORT_LOCK, torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
         warnings.simplefilter("ignore")
         twin = structural_copy(model)
         try:
@@ -135,26 +133,17 @@ def _trial(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
     try:
-        for _ in range(ATTEMPTS - 1):
-            try:
-                return _exported(model, args, kwargs, decompose)
-            except KeyError:
-                continue  # another thread's use of torch.fx took the entry away that torch.export had put there
-        return _exported(model, args, kwargs, decompose)
+        program = torch.export.export(model, args, kwargs, strict=False)
+        if decompose:
+            _views_to_reshapes(program)
+            program = program.run_decompositions()
+        return program
     except Exception as error:
         raise WorkbenchError(
             f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
             expected="a forward pass whose control flow does not depend on the values of tensors",
             next_step="see the error's cause, and move data-dependent branches out of forward",
         ) from error
-
-
-def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
-    program = torch.export.export(model, args, kwargs, strict=False)
-    if decompose:
-        _views_to_reshapes(program)
-        program = program.run_decompositions()
-    return program
 
 
 def _reads_outside(program: ExportedProgram, model: nn.Module) -> bool:

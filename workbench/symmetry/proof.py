@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx import Interpreter, Node
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
@@ -54,17 +56,46 @@ class SymmetryCheck:
         return cls(**{**data, "dead": tuple((group, tensor) for group, tensor in data["dead"]), "shapes": tuple(data["shapes"])})
 
 
-class Widened(Interpreter):
-    """Runs a graph in float64; remembers the largest finite activation."""
+class Widened:
+    """Runs a graph in float64; remembers the largest finite activation.
 
-    largest = 0.0
+    ``torch.fx.Interpreter`` would do but for its process-wide record of the current node, which an export that runs in another
+    thread at the same moment reads.
+    """
 
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target is torch.ops.aten._assert_tensor_metadata.default:
+    def __init__(self, module: GraphModule) -> None:
+        self.module = module
+        self.largest = 0.0
+        last: dict[Node, Node] = {}
+        for node in module.graph.nodes:
+            for used in node.all_input_nodes:
+                last[used] = node
+        self._done_after: dict[Node, list[Node]] = {}
+        for used, node in last.items():
+            self._done_after.setdefault(node, []).append(used)
+
+    def run(self, *inputs: Any) -> Any:
+        """The graph's outputs for the values of its placeholders."""
+        waiting, values = iter(inputs), {}
+        for node in self.module.graph.nodes:
+            if node.op == "output":
+                return map_arg(node.args[0], values.__getitem__)
+            if node.op == "placeholder":
+                values[node] = next(waiting)
+            elif node.op == "get_attr":
+                values[node] = attrgetter(node.target)(self.module)
+            else:
+                values[node] = self._call(node, *map_arg((node.args, node.kwargs), values.__getitem__))
+            for used in self._done_after.get(node, ()):
+                del values[used]
+        raise AssertionError("a graph without an output")
+
+    def _call(self, node: Node, args: Any, kwargs: Any) -> Any:
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
             return None  # put in by export where a model converts types: it asks for the narrower type
         if isinstance(kwargs.get("dtype"), torch.dtype) and kwargs["dtype"].is_floating_point:
             kwargs = {**kwargs, "dtype": torch.float64}
-        return pytree.tree_map(self._widen, super().call_function(target, args, kwargs))
+        return pytree.tree_map(self._widen, node.target(*args, **kwargs))
 
     def _widen(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -176,7 +207,7 @@ class _Bench:
         runner = Widened(self.captured.program.graph_module)
         with torch.no_grad():
             # A graph that works in place must not change what the next run starts from.
-            values = runner.run(*(v.clone() if isinstance(v, Tensor) else v for v in flat), enable_io_processing=False)
+            values = runner.run(*(v.clone() if isinstance(v, Tensor) else v for v in flat))
         self.largest = max(self.largest, runner.largest)
         return [
             value
