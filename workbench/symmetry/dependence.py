@@ -5,8 +5,9 @@ product S_f ≀ S_b. b may be pinned. The criterion, read off the records alone:
 
 1. every parameter, operand, result, and the product tensor of every loop before its reduction, links each leaf of f to exactly
    one leaf of b: one in the same axis (not inside a branch of a sum that f is outside of), or else one in another axis that is
-   the only one in the tensor and not below a sum;
-2. within one record, all leaves of f in one loop link to b through the same loop.
+   the only one in the tensor and not below a sum, or else the one it was looked up with (a virtual coordinate);
+2. within one record, all leaves of f in one loop link to b through the same loop;
+3. an axis that indices point into holds b beside f wherever it holds f.
 
 Why that is enough: let f's loop variable be permuted by π^(β), β the value of the linked loop. By 2 all operands that run over f
 run over the same linked loop, so for fixed β the operation sees one relabelling of the f loop. If f is reduced, the reduction is
@@ -22,6 +23,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from workbench.symmetry.pointers import Pointer
 from workbench.symmetry.records import Record, TensorType
 from workbench.symmetry.trees import Atom, Cat, Prod, Reason, Tree, concatenation, normalise, product, unify
 
@@ -50,46 +52,67 @@ def _leaves(tree: Tree, axis: int, branch: Mapping[int, int]) -> Iterator[_Leaf]
 class _Tensor:
     """Leaves of one tensor with the loop key of each of its axes."""
 
-    def __init__(self, axes: Iterable[Tree], keys: tuple[Hashable | None, ...] | None = None) -> None:
+    def __init__(
+        self,
+        axes: Iterable[Tree],
+        keys: tuple[Hashable | None, ...] | None = None,
+        looked_up: Iterable[tuple[Tree, Hashable]] = (),
+    ) -> None:
         trees = list(axes)
         self.keys = keys if keys is not None else tuple(range(len(trees)))
+        self.looked_up = dict.fromkeys(looked_up)
         self.by_atom: dict[Atom, list[_Leaf]] = defaultdict(list)
         for axis, tree in enumerate(trees):
             for leaf in _leaves(tree, axis, {}):
                 self.by_atom[leaf.atom].append(leaf)
 
-    def link(self, f: _Leaf, b: Atom) -> _Leaf | None:
-        """The one leaf of ``b`` that says which copy ``f`` is in; None where there is none or a choice."""
+    def link(self, f: _Leaf, b: Atom) -> tuple[Hashable] | None:
+        """The loop (a 1-tuple) of the one leaf of ``b`` that says which copy ``f`` is in; None where there is none or a choice."""
         found = self.by_atom.get(b, ())
         near = [leaf for leaf in found if leaf.axis == f.axis and leaf.branch.items() <= f.branch.items()]
         if near:
-            return near[0] if len(near) == 1 else None
-        return found[0] if len(found) == 1 and found[0].axis != f.axis and not found[0].branch else None
+            return (self.keys[f.axis],) if len(near) == 1 else None
+        far = [(self.keys[leaf.axis],) for leaf in found if not leaf.branch and leaf.axis != f.axis]
+        if len(far) != len(found):
+            return None
+        for tree, loop in self.looked_up:
+            leaves = [leaf for leaf in _leaves(tree, 0, {}) if leaf.atom is b]
+            if leaves and (loop,) not in far:
+                far.append((loop,))
+            if len(leaves) > 1 or any(leaf.branch for leaf in leaves):
+                return None
+        return far[0] if len(far) == 1 else None
 
 
 def _tensors(record: Record) -> list[_Tensor]:
     """Operands and results of a record, and for a loop the product over all its keys before anything is reduced."""
-    sides = [_Tensor(tensor.axes, keys) for tensor, keys in (*record.operands, *record.results)]
+    both = (*record.operands, *record.results)
+    # A move keeps every entry's virtual coordinate, wherever its digits are found afterwards.
+    name = Pointer.descriptor if record.kind == "loop" else lambda pointer, keys: "pointed"
+    virtual = [[(pointer.tree, name(pointer, keys)) for pointer in tensor.virtual] for tensor, keys in both]
+    sides = [_Tensor(tensor.axes, keys, held) for (tensor, keys), held in zip(both, virtual, strict=True)]
     if record.kind == "loop":
         merged: dict[Hashable, Tree] = {}
         for tensor, keys in record.operands:
             for axis, key in zip(tensor.axes, keys, strict=True):
                 if key is not None:
                     merged[key] = unify(merged[key], axis, _AGAIN) if key in merged else axis
-        sides.append(_Tensor(merged.values(), tuple(merged)))
+        held = [pair for pairs in virtual for pair in pairs if pair[1] not in merged]
+        sides.append(_Tensor(merged.values(), tuple(merged), held))
     return sides
 
 
 class Dependence:
     """Which free atoms may be permuted per value of which others; ``blocked`` keeps the first record that forbade it."""
 
-    def __init__(self, parameters: Mapping[str, TensorType], records: list[Record]) -> None:
+    def __init__(self, parameters: Mapping[str, TensorType], records: list[Record], pointed: Iterable[Tree] = ()) -> None:
         self._parameters = [_Tensor(kind.axes) for kind in parameters.values()]
         self._records = [(record, _tensors(record)) for record in records if record.kind != "opaque"]
         self._records_of: dict[Atom, list[int]] = defaultdict(list)
         for number, (_, tensors) in enumerate(self._records):
             for atom in {atom for tensor in tensors for atom in tensor.by_atom}:
                 self._records_of[atom].append(number)
+        self._pointed = [_Tensor([tree]) for tree in pointed]
         self.blocked: dict[tuple[Atom, Atom], str] = {}
         self.free = [a for a in dict.fromkeys(a for t in self._parameters for a in t.by_atom) if not a.pins]
         self.over = {f: [b for b in self._candidates(f) if self._may_depend(f, b)] for f in self.free}
@@ -113,9 +136,12 @@ class Dependence:
                 for leaf in tensor.by_atom.get(f, ()):
                     link = tensor.link(leaf, b)
                     key = tensor.keys[leaf.axis]
-                    if link is None or key is None or through.setdefault(key, tensor.keys[link.axis]) != tensor.keys[link.axis]:
+                    if link is None or key is None or through.setdefault(key, link) != link:
                         self.blocked[f, b] = f"{record.op} in {record.module}" if record.module else record.op
                         return False
+        if any(tensor.link(leaf, b) is None for tensor in self._pointed for leaf in tensor.by_atom.get(f, ())):
+            self.blocked[f, b] = "indices into the axis"
+            return False
         return True
 
 

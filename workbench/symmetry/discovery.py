@@ -55,7 +55,7 @@ def discover_symmetry(
 
 def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
     """Names for the factors, layouts for the tensors, reasons for the pinned axes."""
-    dependence = Dependence(walk.parameters, walk.records)
+    dependence = Dependence(walk.parameters, walk.records, walk.pointed)
     joint = joint_pairs(dependence, (axis for kind in walk.parameters.values() for axis in kind.axes))
     merged = {atom for pair in joint for atom in pair}
     over = acyclic({f: _joined(outer, joint) for f, outer in dependence.over.items() if f not in merged})

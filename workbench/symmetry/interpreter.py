@@ -19,9 +19,10 @@ from torch.utils import _pytree as pytree
 
 from workbench.progress import Progress, Reporter
 from workbench.symmetry.capture import CONSTANT, INPUT, MOVABLE, Capture
+from workbench.symmetry.pointers import Pointer, Step, pointing
 from workbench.symmetry.records import Keys, Record, TensorType
 from workbench.symmetry.rules import RULES, NoRule
-from workbench.symmetry.trees import ONE, Reason, Tree, fresh, pin, pinned, uniform, unify
+from workbench.symmetry.trees import ONE, Reason, Tree, Uni, fresh, pin, pinned, stretches, uniform, unify
 
 Operand = tuple[TensorType, Sequence[Hashable | None]]
 
@@ -34,6 +35,7 @@ class Interpreter:
         self.records: list[Record] = []
         self.unknown: Counter[str] = Counter()
         self.parameters: dict[str, TensorType] = {}
+        self.pointed: list[Tree] = []  # axes that some indices point into
         self.node: Node | None = None
         self._types: dict[Node, Any] = {}
         self._progress = progress
@@ -59,6 +61,7 @@ class Interpreter:
                     if isinstance(tensor, TensorType):
                         for axis, tree in enumerate(tensor.axes):
                             pin(tree, Reason(f"axis {axis} of the model's output {name}"))
+                        self.use_as_numbers(tensor)
 
     def _placeholder(self, node: Node) -> TensorType | None:
         role, name, value = self.capture.roles[node.name]
@@ -99,6 +102,9 @@ class Interpreter:
         if all(operand.value is not None for operand in operands) and not name.startswith("empty"):
             return self._evaluate(node, args, kwargs, operands)
         if name in RULES:
+            if not RULES[name].takes_indices:
+                for operand in operands:
+                    self.use_as_numbers(operand)
             try:
                 result = RULES[name](self, args, kwargs)
                 self._require_shapes(result)
@@ -151,32 +157,67 @@ class Interpreter:
         """Shape of the current operation's first result."""
         return tuple(pytree.tree_leaves(self.node.meta["val"])[0].shape)
 
-    def loop(self, operands: Sequence[Operand], *results: Sequence[Hashable | None]) -> Any:
+    def use_as_numbers(self, tensor: TensorType) -> None:
+        """The values of ``tensor`` are used for more than looking up: what they point into keeps its order."""
+        if tensor.points is not None:
+            pin(tensor.points.tree, self.why("positions along the axis are named"))
+
+    def point(self, tensor: TensorType, tree: Tree) -> TensorType:
+        """Say that the values of ``tensor``, new indices made by this operation, point into ``tree``."""
+        if any(isinstance(part, Uni) for part in stretches(tree)):
+            pin(tree, self.why("positions along a constant stretch are named"))
+            return tensor
+        self.pointed.append(tree)
+        tensor._points = pointing(tree, self.node.name, tensor.shape)
+        return tensor
+
+    def loop(self, operands: Sequence[Operand], *results: Sequence[Hashable | None], points: Pointer | None = None) -> Any:
         """out[o] = Φ over reduced loops of φ(operands at loop indices), Φ symmetric: axes with equal keys are unified.
 
-        operands: (type, one key per axis), None for a broadcast axis; results: keys per result axis, None for size 1.
+        operands: (type, one key per axis), None for a broadcast axis; results: keys per result axis, None for size 1; points: what
+        the values of the one result point into, where they are indices that were copied.
         """
         merged: dict[Hashable, Tree] = {}
         for tensor, keys in operands:
             for axis, key in zip(tensor.axes, keys, strict=True):
                 if key is not None:
                     merged[key] = unify(merged[key], axis, self.why("the two run together")) if key in merged else axis
-        return self._result("loop", operands, [[ONE if k is None else merged[k] for k in keys] for keys in results], results)
+        made = self._result("loop", operands, [[ONE if k is None else merged[k] for k in keys] for keys in results], results)
+        if points is not None:
+            made._points = points
+        return made
 
     def loop_free(self, axes: Sequence[Tree]) -> TensorType:
         """A result that depends on no operand's values (a filled tensor, an empty statistic)."""
         return self._result("loop", (), [list(axes)], [(None,) * len(axes)])
 
-    def move(self, tensor: TensorType, keys: Keys, axes: Sequence[Tree], result_keys: Keys) -> TensorType:
-        """A result whose entries are ``tensor``'s in other places (view, permute, slice)."""
-        return self._result("move", [(tensor, keys)], [list(axes)], [result_keys])
+    def move(
+        self, tensor: TensorType, keys: Keys, axes: Sequence[Tree], result_keys: Keys, *, step: Step | None = None
+    ) -> TensorType:
+        """A result whose entries are ``tensor``'s in other places (view, permute, slice).
+
+        step: what that does to pointers; None: they are lost, and an axis that the values point into is pinned.
+        """
+        made = self._result("move", [(tensor, keys)], [list(axes)], [result_keys])
+        if step is not None:
+            made._points = None if tensor.points is None else step(tensor.points)
+            made._virtual = tuple(moved for moved in map(step, tensor.virtual) if moved is not None)
+        if made.points is None:
+            self.use_as_numbers(tensor)
+        return made
 
     def join(self, operands: Sequence[Operand], axes: Sequence[Tree], result_keys: Keys) -> TensorType:
         """A result whose entries are those of several operands side by side (concatenation)."""
+        for tensor, _ in operands:
+            self.use_as_numbers(tensor)
         return self._result("move", operands, [list(axes)], [result_keys])
 
     def _result(self, kind: str, operands: Sequence[Operand], axes: list[list[Tree]], keys: Sequence[Any]) -> Any:
         made = [TensorType(list(trees), self.node.name) for trees in axes]
+        if kind == "loop":
+            for tensor, result_keys in zip(made, keys, strict=True):
+                held = [v.through(k, result_keys) for operand, k in operands for v in operand.virtual]
+                tensor._virtual = tuple({(v.token, v.digits): v for v in held if v is not None}.values())
         self.records.append(
             Record(
                 kind,
@@ -192,6 +233,7 @@ class Interpreter:
         """Pin every axis of every operand; results get fresh fixed axes (never the operands' trees, which may hold ``Uni``)."""
         reason = self.why(text)
         for operand in operands:
+            self.use_as_numbers(operand)
             for axis in operand.axes:
                 pin(axis, reason)
         values = [leaf for leaf in pytree.tree_leaves(self.node.meta["val"]) if isinstance(leaf, Tensor)]

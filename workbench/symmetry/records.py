@@ -11,20 +11,41 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from workbench.symmetry.pointers import Pointer
 from workbench.symmetry.trees import Tree
 
 Keys = tuple[Hashable | None, ...]
 
 
 class TensorType:
-    """The axes of one tensor in the graph. ``value`` is kept for constants, which are evaluated instead of interpreted."""
+    """The axes of one tensor in the graph.
 
-    def __init__(self, axes: list[Tree], name: str = "", value: Tensor | None = None) -> None:
-        self._axes, self.name, self.value = axes, name, value
+    value: kept for constants, which are evaluated instead of interpreted; points: what the tensor's values are indices into;
+    virtual: pointers it was looked up with.
+    """
+
+    def __init__(
+        self,
+        axes: list[Tree],
+        name: str = "",
+        value: Tensor | None = None,
+        *,
+        points: Pointer | None = None,
+        virtual: tuple[Pointer, ...] = (),
+    ) -> None:
+        self._axes, self.name, self.value, self._points, self._virtual = axes, name, value, points, virtual
 
     @property
     def axes(self) -> list[Tree]:
         return self._axes
+
+    @property
+    def points(self) -> Pointer | None:
+        return self._points
+
+    @property
+    def virtual(self) -> tuple[Pointer, ...]:
+        return self._virtual
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -55,11 +76,22 @@ class DeferredView(TensorType):
     def pending(self) -> bool:
         return self._done is None
 
-    @property
-    def axes(self) -> list[Tree]:
+    def _carried_out(self) -> TensorType:
         if self._done is None:
             self._done = self._force(self)
-        return self._done.axes
+        return self._done
+
+    @property
+    def axes(self) -> list[Tree]:
+        return self._carried_out().axes
+
+    @property
+    def points(self) -> Pointer | None:
+        return None if self.base.points is None else self._carried_out().points
+
+    @property
+    def virtual(self) -> tuple[Pointer, ...]:
+        return self._carried_out().virtual
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -145,17 +145,19 @@ def concatenation(parts: Iterable[Tree]) -> Tree:
     return flat[0] if len(flat) == 1 else Cat(tuple(flat), sum(part.size for part in flat))
 
 
+def stretches(tree: Tree) -> Iterator[Atom | Uni]:
+    """The atoms and constant stretches of a tree, in order, with repetitions."""
+    tree = normalise(tree)
+    if isinstance(tree, Atom | Uni):
+        yield tree
+    else:
+        for child in tree.children if isinstance(tree, Prod) else tree.parts:
+            yield from stretches(child)
+
+
 def atoms(tree: Tree) -> Iterator[Atom]:
     """Atoms of a tree, in order, with repetitions."""
-    tree = normalise(tree)
-    if isinstance(tree, Atom):
-        yield tree
-    elif isinstance(tree, Prod):
-        for child in tree.children:
-            yield from atoms(child)
-    elif isinstance(tree, Cat):
-        for part in tree.parts:
-            yield from atoms(part)
+    return (part for part in stretches(tree) if isinstance(part, Atom))
 
 
 def pin(tree: Tree, reason: Reason) -> None:

@@ -18,10 +18,14 @@ class NoRule(Exception):
     """The operation has a rule, but not for this form of it; the walk then treats it as unknown and says why."""
 
 
-def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function for ATen operations by name, without namespace and overload."""
+def rule(*names: str, indices: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function for ATen operations by name, without namespace and overload.
+
+    indices: the rule itself says what becomes of operands whose values point into an axis; where it does not, that axis is pinned.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        function.takes_indices = indices
         for name in names:
             RULES.register(name)(function)
         return function

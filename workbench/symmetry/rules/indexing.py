@@ -1,6 +1,7 @@
-"""Look-ups: the axis that is indexed keeps its order, all other axes of the table run along.
+"""Look-ups and their inverse: indices that name units of a free axis move with it, any other index keeps the axis in order.
 
-Indices are inputs or constants here; an operation that makes indices out of a free axis pins that axis itself.
+A look-up is a loop: table[…, i, …] at indices is Σ_i table[i] · [index = i]. Where the indices are pointers (made by top-k, sort or
+arg-max out of a free axis) the loop over i runs with the axis they point into, and the result keeps a virtual coordinate.
 """
 
 from __future__ import annotations
@@ -9,22 +10,37 @@ from typing import Any
 
 import torch
 
+from workbench.symmetry.pointers import Pointer
 from workbench.symmetry.records import TensorType
 from workbench.symmetry.rules import NoRule, rule
 from workbench.symmetry.rules.elementwise import broadcast_keys
 from workbench.symmetry.rules.reduction import axis_keys
-from workbench.symmetry.trees import pin
+from workbench.symmetry.trees import Tree, pin, pinned, unify
+
+
+def pointed_axis(walk, table: TensorType, dim: int, index: TensorType, keys: tuple) -> Any:
+    """The loop key of axis ``dim`` of a table that ``index`` (with loop ``keys``) looks into."""
+    pointer = index.points
+    if pointer is None:
+        pin(table.axes[dim], walk.why("its entries are looked up by position"))
+        return ("table", dim)
+    unify(table.axes[dim], pointer.tree, walk.why("indices into the one look up the other"))
+    return pointer.descriptor(keys)
 
 
 def look_up(walk, table: TensorType, indices: dict[int, TensorType]) -> TensorType:
     """table[…, indices[d], …]: the result has the indices' broadcast axes where the first indexed axis was (or in front)."""
-    why = walk.why("its entries are looked up by position")
-    for dim in indices:
-        pin(table.axes[dim], why)
+    walk.use_as_numbers(table)
     rank = max(len(index.axes) for index in indices.values())
-    keys = tuple(None if size == 1 else ("table", d) for d, size in enumerate(table.shape))
-    named = [tuple(None if k is None else ("index", k) for k in own) for own in broadcast_keys(list(indices.values()), rank)]
-    known = {key for own in named for key in own}
+    named = {
+        d: tuple(None if k is None else ("index", k) for k in own)
+        for d, own in zip(indices, broadcast_keys(list(indices.values()), rank), strict=True)
+    }
+    keys: list[Any] = [None if size == 1 else ("table", d) for d, size in enumerate(table.shape)]
+    for d, index in indices.items():
+        if table.shape[d] > 1:
+            keys[d] = pointed_axis(walk, table, d, index, named[d])
+    known = {key for own in named.values() for key in own}
     looked = tuple(("index", k) if ("index", k) in known else None for k in reversed(range(rank)))
     dims = sorted(indices)
     together = dims == list(range(dims[0], dims[-1] + 1))
@@ -32,21 +48,29 @@ def look_up(walk, table: TensorType, indices: dict[int, TensorType]) -> TensorTy
     before = [d for d in rest if together and d < dims[0]]
     after = [d for d in rest if d not in before]
     result = (*(keys[d] for d in before), *looked, *(keys[d] for d in after))
-    return walk.loop([(table, keys), *zip(indices.values(), named, strict=True)], result)
+    made = walk.loop([(table, tuple(keys)), *((index, named[d]) for d, index in indices.items())], result)
+    _remember(made, result, [(index.points, named[d]) for d, index in indices.items() if table.shape[d] > 1])
+    return made
 
 
-@rule("embedding")
+def _remember(made: TensorType, result: tuple, pointers: list[tuple[Pointer | None, tuple]]) -> None:
+    """Every entry of the result belongs to the one unit that it was looked up with."""
+    kept = [pointer.through(keys, result) for pointer, keys in pointers if pointer is not None]
+    made._virtual = (*made.virtual, *(pointer for pointer in kept if pointer is not None))
+
+
+@rule("embedding", indices=True)
 def embedding(walk, args: Any, kwargs: Any) -> Any:
     return look_up(walk, args[0], {0: args[1]})
 
 
-@rule("index_select")
+@rule("index_select", indices=True)
 def index_select(walk, args: Any, kwargs: Any) -> Any:
     table, dim, index = args[:3]
     return look_up(walk, table, {dim % len(table.axes): index})
 
 
-@rule("index")
+@rule("index", indices=True)
 def index(walk, args: Any, kwargs: Any) -> Any:
     table, places = args[:2]
     indices = {d: i for d, i in enumerate(places) if i is not None}
@@ -56,14 +80,48 @@ def index(walk, args: Any, kwargs: Any) -> Any:
     return look_up(walk, table, indices)
 
 
-@rule("gather")
+def _along(walk, table: TensorType, dim: int, index: TensorType) -> tuple[tuple, tuple]:
+    """Loop keys of a table and of indices of the same rank that point along ``dim`` and run with the table elsewhere."""
+    if any(table.shape[d] != index.shape[d] for d in range(len(table.axes)) if d != dim):
+        raise NoRule("the indices cover a part of the table only")
+    own = tuple(None if key is None else ("index", key) if axis == dim else key for axis, key in enumerate(axis_keys(index)))
+    place = pointed_axis(walk, table, dim, index, own) if table.shape[dim] > 1 else None
+    return tuple(place if d == dim else own[d] for d in range(len(table.axes))), own
+
+
+@rule("gather", indices=True)
 def gather(walk, args: Any, kwargs: Any) -> Any:
+    """out[…, r, …] = table[…, index[…, r, …], …]"""
     table, dim, index = args[:3]
     dim %= len(table.axes)
-    others = [d for d in range(len(table.axes)) if d != dim]
-    if any(table.shape[d] != index.shape[d] for d in others):
-        raise NoRule("the indices cover a part of the table only")
-    pin(table.axes[dim], walk.why("its entries are looked up by position"))
-    own = axis_keys(index)
-    keys = tuple(("table", dim) if d == dim else own[d] for d in range(len(table.axes)))
-    return walk.loop([(table, keys), (index, own)], own)
+    walk.use_as_numbers(table)
+    keys, own = _along(walk, table, dim, index)
+    made = walk.loop([(table, keys), (index, own)], own)
+    if table.shape[dim] > 1:
+        _remember(made, own, [(index.points, own)])
+    return made
+
+
+@rule("scatter", "scatter_add", "scatter_reduce", indices=True)
+def scatter(walk, args: Any, kwargs: Any) -> Any:
+    """out = table, where out[…, index[…, r, …], …] gets (or adds) source[…, r, …]; the axis written to is the one pointed into."""
+    table, dim, index, *rest = args
+    dim %= len(table.axes)
+    source = next((value for value in (*rest, *kwargs.values()) if isinstance(value, TensorType)), None)
+    if source is not None and source.shape != index.shape:
+        raise NoRule("the indices cover a part of the source only")
+    for tensor in (table, source):
+        if tensor is not None:
+            walk.use_as_numbers(tensor)
+    size = table.shape[dim]
+    target: Tree
+    if index.points is None:
+        pin(table.axes[dim], walk.why("its entries are written by position"))
+        target = pinned(size, walk.why("its entries are written by position"))
+    else:
+        target = index.points.tree
+    keys, own = _along(walk, table, dim, index)
+    operands = [(table, keys), (index, own), (TensorType([target], "positions written to"), (keys[dim],))]
+    if source is not None:
+        operands.append((source, own))
+    return walk.loop(operands, keys)

@@ -24,7 +24,7 @@ def cat(walk, args: Any, kwargs: Any) -> Any:
     return walk.join([(tensor, keys) for tensor in tensors], axes, keys)
 
 
-@rule("slice")
+@rule("slice", indices=True)
 def slice_(walk, args: Any, kwargs: Any) -> Any:
     tensor, dim, start, stop, step = (*args, *(0, None, None, 1)[len(args) - 1 :])
     dim %= len(tensor.shape)
@@ -37,7 +37,7 @@ def slice_(walk, args: Any, kwargs: Any) -> Any:
     return take(walk, tensor, dim, start, stop)
 
 
-@rule("select")
+@rule("select", indices=True)
 def select(walk, args: Any, kwargs: Any) -> Any:
     tensor, dim, index = args[:3]
     dim %= len(tensor.shape)
@@ -45,7 +45,7 @@ def select(walk, args: Any, kwargs: Any) -> Any:
     return view_as(walk, take(walk, tensor, dim, index, index + 1), walk.shape)
 
 
-@rule("split", "split_with_sizes", "chunk")
+@rule("split", "split_with_sizes", "chunk", indices=True)
 def split(walk, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     dim = (args[2] if len(args) > 2 else kwargs.get("dim", 0)) % len(tensor.shape)

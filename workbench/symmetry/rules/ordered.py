@@ -40,28 +40,28 @@ def positional(walk, args: Any, kwargs: Any) -> Any:
 
 @rule("argmax", "argmin")
 def position_of_extreme(walk, args: Any, kwargs: Any) -> Any:
-    """The result names a position, so the axis keeps its order."""
+    """The result names a position along the axis; over a whole tensor it names one of the flattened entries, which are ordered."""
     tensor = args[0]
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
-    dims = range(len(tensor.axes)) if dim is None else [dim]
-    why = walk.why("positions along the axis are named")
-    for axis in dims:
-        pin(tensor.axes[axis], why)
-    return reduce_axes(walk, tensor, dims, keepdim=len(walk.shape) == len(tensor.axes) > 0)
+    if dim is None:
+        for axis in tensor.axes:
+            pin(axis, walk.why("positions along the axis are named"))
+        return reduce_axes(walk, tensor, range(len(tensor.axes)), keepdim=len(walk.shape) == len(tensor.axes) > 0)
+    keepdim = len(walk.shape) == len(tensor.axes) > 0
+    return walk.point(reduce_axes(walk, tensor, [dim], keepdim=keepdim), tensor.axes[dim])
 
 
 @rule("sort", "topk")
 def sorting(walk, args: Any, kwargs: Any) -> Any:
-    """Sorted values do not depend on the order they came in; the indices do, so where they are used the axis is pinned."""
+    """Sorted values do not depend on the order they came in; the indices point into the axis."""
     tensor = args[0]
     position = {"topk": 2, "sort": 1}[walk.op]
     dim = kwargs.get("dim", args[position] if len(args) > position and isinstance(args[position], int) else -1)
     dim %= len(tensor.axes)
     why = walk.why("ranks are ordered")
-    indices_used = any(len(user.args) > 1 and user.args[1] == 1 and user.users for user in walk.node.users)
-    if indices_used:
-        pin(tensor.axes[dim], walk.why("positions along the axis are named"))
     values, indices = reordered(walk, tensor, [dim], why, results=2)
     for result in (values, indices):
         result.axes[dim] = pinned(walk.shape[dim], why)
+    if any(len(user.args) > 1 and user.args[1] == 1 and user.users for user in walk.node.users):
+        walk.point(indices, tensor.axes[dim])
     return values, indices

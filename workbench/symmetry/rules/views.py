@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from workbench.symmetry.pointers import reordered, reshaped, shifted, taken
 from workbench.symmetry.records import DeferredView, TensorType
 from workbench.symmetry.rules import NoRule, rule
 from workbench.symmetry.trees import ONE, Tree, pin, pinned, product, split_product, split_sum, uniform
@@ -54,10 +55,11 @@ def reshape(walk, tensor: TensorType, shape: Sequence[int]) -> TensorType:
         for i in old:
             keys_in[i] = ("segment", number)
         keys_out += [("segment", number)] * len(pieces)
-    return walk.move(tensor, tuple(keys_in), axes, tuple(keys_out))
+    step = reshaped(list(segments(tensor.shape, shape)), tensor.shape, tuple(shape))
+    return walk.move(tensor, tuple(keys_in), axes, tuple(keys_out), step=step)
 
 
-@rule("view", "reshape", "_unsafe_view", "squeeze", "unsqueeze", "flatten", "unflatten")
+@rule("view", "reshape", "_unsafe_view", "squeeze", "unsqueeze", "flatten", "unflatten", indices=True)
 def view(walk, args: Any, kwargs: Any) -> Any:
     if walk.node.target._overloadname == "dtype":
         raise NoRule("a view as another dtype")
@@ -126,15 +128,15 @@ def take(walk, tensor: TensorType, dim: int, start: int, stop: int) -> TensorTyp
     axes = list(tensor.axes)
     axes[dim] = tree
     keys = tuple(None if size == 1 else axis for axis, size in enumerate(tensor.shape))
-    return walk.move(tensor, keys, axes, keys)
+    return walk.move(tensor, keys, axes, keys, step=taken(dim, start, stop, tensor.shape[dim]))
 
 
 def reorder(walk, tensor: TensorType, order: Sequence[int]) -> TensorType:
     """Result axis d is axis ``order[d]``."""
-    return walk.move(tensor, tuple(range(len(order))), [tensor.axes[d] for d in order], tuple(order))
+    return walk.move(tensor, tuple(range(len(order))), [tensor.axes[d] for d in order], tuple(order), step=reordered(order))
 
 
-@rule("permute", "transpose", "t", "numpy_T")
+@rule("permute", "transpose", "t", "numpy_T", indices=True)
 def permute(walk, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     rank = len(tensor.shape)
@@ -150,7 +152,7 @@ def permute(walk, args: Any, kwargs: Any) -> Any:
     return reorder(walk, tensor, order)
 
 
-@rule("expand")
+@rule("expand", indices=True)
 def expand(walk, args: Any, kwargs: Any) -> Any:
     """A new or stretched axis holds copies: the result is constant along it."""
     tensor, shape = args[0], walk.shape
@@ -162,7 +164,8 @@ def expand(walk, args: Any, kwargs: Any) -> Any:
         kept = own >= 0 and tensor.axes[own].size == size
         axes.append(tensor.axes[own] if kept else uniform(size))
         keys.append(own if kept and size > 1 else None)
-    return walk.move(tensor, tuple(i if tree is not ONE else None for i, tree in enumerate(tensor.axes)), axes, tuple(keys))
+    keys_in = tuple(i if tree is not ONE else None for i, tree in enumerate(tensor.axes))
+    return walk.move(tensor, keys_in, axes, tuple(keys), step=shifted(offset))
 
 
 @rule("repeat")
