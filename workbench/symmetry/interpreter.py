@@ -22,7 +22,7 @@ from workbench.symmetry.capture import CONSTANT, INPUT, MOVABLE, Capture
 from workbench.symmetry.pointers import Pointer, Step, pointing
 from workbench.symmetry.records import Keys, Record, TensorType
 from workbench.symmetry.rules import RULES, NoRule
-from workbench.symmetry.trees import ONE, Reason, Tree, Uni, fresh, pin, pinned, stretches, uniform, unify
+from workbench.symmetry.trees import ONE, Atom, Reason, Tree, Uni, atoms, fresh, normalise, pin, pinned, stretches, uniform, unify
 
 Operand = tuple[TensorType, Sequence[Hashable | None]]
 
@@ -36,6 +36,8 @@ class Interpreter:
         self.unknown: Counter[str] = Counter()
         self.parameters: dict[str, TensorType] = {}
         self.pointed: list[Tree] = []  # axes that some indices point into
+        self.sorted_rows: list[tuple[Tree, Pointer]] = []  # rows sorted by indices, and those indices
+        self.orders: dict[TensorType, Tree] = {}  # an order that sorts rows -> the sorted rows
         self.node: Node | None = None
         self._types: dict[Node, Any] = {}
         self._progress = progress
@@ -62,6 +64,20 @@ class Interpreter:
                         for axis, tree in enumerate(tensor.axes):
                             pin(tree, Reason(f"axis {axis} of the model's output {name}"))
                         self.use_as_numbers(tensor)
+        self.settle()
+
+    def settle(self) -> None:
+        """Rows that were sorted by indices move with the data: if their order was asked for, the indices' axis is pinned.
+
+        It was if they were pinned or taken apart, or run together with a parameter's axis or with rows that were sorted otherwise.
+        """
+        carried = {atom for kind in self.parameters.values() for axis in kind.axes for atom in atoms(axis)}
+        found = [normalise(rows) for rows, _ in self.sorted_rows]
+        why = Reason("rows sorted by the indices are used in their order")
+        for rows, (_, pointer) in zip(found, self.sorted_rows, strict=True):
+            if not isinstance(rows, Atom) or rows.pins or rows in carried or found.count(rows) > 1:
+                pin(rows, why)
+                pin(pointer.tree, why)
 
     def _placeholder(self, node: Node) -> TensorType | None:
         role, name, value = self.capture.roles[node.name]
@@ -211,6 +227,11 @@ class Interpreter:
         for tensor, _ in operands:
             self.use_as_numbers(tensor)
         return self._result("move", operands, [list(axes)], [result_keys])
+
+    def renamed(self, tensor: TensorType, other: TensorType) -> Record:
+        """The record that two objects stand for one tensor."""
+        keys = tuple(range(len(tensor.axes)))
+        return Record("move", self.op, self.module, ((tensor, keys),), ((other, keys),))
 
     def _result(self, kind: str, operands: Sequence[Operand], axes: list[list[Tree]], keys: Sequence[Any]) -> Any:
         made = [TensorType(list(trees), self.node.name) for trees in axes]

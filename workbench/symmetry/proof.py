@@ -7,6 +7,7 @@ otherwise show 1e-7 on a right group. Weights are drawn at random, because a tes
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -95,7 +96,8 @@ class Widened:
             return None  # put in by export where a model converts types: it asks for the narrower type
         if isinstance(kwargs.get("dtype"), torch.dtype) and kwargs["dtype"].is_floating_point:
             kwargs = {**kwargs, "dtype": torch.float64}
-        return pytree.tree_map(self._widen, node.target(*args, **kwargs))
+        function = grouped_product if node.target is torch.ops.aten._grouped_mm.default else node.target
+        return pytree.tree_map(self._widen, function(*args, **kwargs))
 
     def _widen(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -105,6 +107,13 @@ class Widened:
                 if math.isfinite(peak):
                     self.largest = max(self.largest, peak)
         return value
+
+
+def grouped_product(x: Tensor, w: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None) -> Tensor:
+    """out[r] = x[r] · w[e] for the rows r from offs[e − 1] to offs[e]; the library's kernel takes lower precisions only."""
+    starts = [0, *offs.tolist()]
+    rows = [x[a:b] @ w[e] for e, (a, b) in enumerate(itertools.pairwise(starts))]
+    return torch.cat([*rows, x.new_zeros(len(x) - starts[-1], w.shape[-1])])
 
 
 def check(symmetry: Symmetry, model: nn.Module, example_inputs: Any, *, samples: int = 3, seed: int = 0) -> SymmetryCheck:

@@ -52,24 +52,12 @@ class TensorType:
         return tuple(axis.size for axis in self.axes)
 
 
-class DeferredView(TensorType):
-    """A view that splits an axis, not yet believed: asking for its axes carries it out.
+class Deferred(TensorType):
+    """A result whose cost is not paid before it is needed: asking for its axes carries it out with ``force``."""
 
-    A packed projection viewed as (3, heads, inside) and then taken apart would tie query, key and value to one another if the
-    split were made first. Permutations are collected, and a part of a leading piece is taken from ``base`` before the view.
-    base: the tensor viewed; view: the shape it is viewed as; order: result axis d is view axis ``order[d]``; force: carries out.
-    """
-
-    def __init__(
-        self,
-        base: TensorType,
-        view: tuple[int, ...],
-        order: tuple[int, ...],
-        name: str,
-        force: Callable[[DeferredView], TensorType],
-    ) -> None:
+    def __init__(self, base: TensorType, name: str, force: Callable[[Deferred], TensorType]) -> None:
         super().__init__([], name)
-        self.base, self.view, self.order, self._force = base, view, order, force
+        self.base, self._force = base, force
         self._done: TensorType | None = None
 
     @property
@@ -92,6 +80,26 @@ class DeferredView(TensorType):
     @property
     def virtual(self) -> tuple[Pointer, ...]:
         return self._carried_out().virtual
+
+
+class DeferredView(Deferred):
+    """A view that splits an axis, not yet believed.
+
+    A packed projection viewed as (3, heads, inside) and then taken apart would tie query, key and value to one another if the
+    split were made first. Permutations are collected, and a part of a leading piece is taken from ``base`` before the view.
+    base: the tensor viewed; view: the shape it is viewed as; order: result axis d is view axis ``order[d]``; force: carries out.
+    """
+
+    def __init__(
+        self,
+        base: TensorType,
+        view: tuple[int, ...],
+        order: tuple[int, ...],
+        name: str,
+        force: Callable[[DeferredView], TensorType],
+    ) -> None:
+        super().__init__(base, name, force)
+        self.view, self.order = view, order
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from workbench.symmetry.records import DeferredView, TensorType
+from workbench.symmetry.records import Deferred, TensorType
 from workbench.symmetry.rules import rule
 from workbench.symmetry.trees import unify
 
@@ -46,7 +46,7 @@ def broadcast_keys(operands: Sequence[TensorType], rank: int) -> list[tuple[int 
 
 @rule(*UNARY, *BINARY, indices=True)
 def elementwise(walk, args: Any, kwargs: Any) -> Any:
-    if walk.op in COPIES and isinstance(args[0], DeferredView) and args[0].pending:
+    if walk.op in COPIES and isinstance(args[0], Deferred) and args[0].pending:
         return args[0]
     operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, TensorType)]
     shape = walk.shape

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.symmetry.rules import rule
+from workbench.symmetry.rules.dispatch import Counts, running_count, sort_order, sort_rows
 from workbench.symmetry.rules.reduction import axis_keys, reduce_axes
 from workbench.symmetry.trees import pin, pinned
 
@@ -28,6 +29,8 @@ def positional(walk, args: Any, kwargs: Any) -> Any:
     A new one, because the operand may be constant along the axis, and its running sum is not.
     """
     tensor = args[0]
+    if walk.op == "cumsum" and isinstance(tensor, Counts):
+        return running_count(walk, tensor)
     dims = args[2] if walk.op == "roll" and len(args) > 2 else args[1]
     if walk.op == "roll" and len(args) < 3:
         dims = range(len(tensor.axes))
@@ -51,13 +54,19 @@ def position_of_extreme(walk, args: Any, kwargs: Any) -> Any:
     return walk.point(reduce_axes(walk, tensor, [dim], keepdim=keepdim), tensor.axes[dim])
 
 
-@rule("sort", "topk")
+@rule("sort", "topk", indices=True)
 def sorting(walk, args: Any, kwargs: Any) -> Any:
     """Sorted values do not depend on the order they came in; the indices point into the axis."""
     tensor = args[0]
     position = {"topk": 2, "sort": 1}[walk.op]
     dim = kwargs.get("dim", args[position] if len(args) > position and isinstance(args[position], int) else -1)
     dim %= len(tensor.axes)
+    if walk.op == "sort" and len(tensor.axes) == 1 and not _descending(args, kwargs):
+        if tensor in walk.orders:
+            return sort_order(walk, tensor)
+        if tensor.points is not None:
+            return sort_rows(walk, tensor)
+    walk.use_as_numbers(tensor)
     why = walk.why("ranks are ordered")
     values, indices = reordered(walk, tensor, [dim], why, results=2)
     for result in (values, indices):
@@ -65,3 +74,7 @@ def sorting(walk, args: Any, kwargs: Any) -> Any:
     if any(len(user.args) > 1 and user.args[1] == 1 and user.users for user in walk.node.users):
         walk.point(indices, tensor.axes[dim])
     return values, indices
+
+
+def _descending(args: Any, kwargs: Any) -> bool:
+    return bool(kwargs.get("descending", args[2] if len(args) > 2 else False))
