@@ -64,12 +64,14 @@ class MatchingProblem:
         self.blocks: list[tuple[Block, Block]] = []
         self.occurrences: dict[str, list[tuple[int, int]]] = {name: [] for name in symmetry.groups}
         self.constant = 0.0
-        for name in self.names:
-            if not anchor[name].is_floating_point():
+        counted = set(self.names)
+        for piece in symmetry.pieces():
+            if not counted.issuperset(piece.names) or not anchor[piece.names[0]].is_floating_point():
                 continue
-            first, second = (state[name].detach().to(self.device, torch.float64).contiguous() for state in (anchor, moving))
-            layouts = symmetry.tensors[name].layouts
-            for pair in zip(blocks(first, layouts), blocks(second, layouts), strict=True):
+            first, second = (
+                piece.gather(state).detach().to(self.device, torch.float64).contiguous() for state in (anchor, moving)
+            )
+            for pair in zip(blocks(first, piece.layouts), blocks(second, piece.layouts), strict=True):
                 labels = [label for label in pair[0].labels if label in symmetry.groups]
                 if not labels:
                     self.constant += float((pair[0].view * pair[1].view).sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from workbench.errors import WorkbenchError
 from workbench.progress import Progress
 from workbench.symmetry import proof
+from workbench.symmetry.branches import find_branches
 from workbench.symmetry.capture import MOVABLE, Capture, capture
 from workbench.symmetry.dependence import Dependence, acyclic, join, joint_pairs
-from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, Symmetry, TensorEntry, build
+from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, Stack, Symmetry, TensorEntry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum, movable, strip_factor
+from workbench.symmetry.stacked import capture_stacked
 from workbench.symmetry.trees import Atom, Cat, Prod, Tree, atoms, normalise
 
 
@@ -50,17 +52,62 @@ def discover_symmetry(
     walk = Interpreter(captured, progress)
     walk.run()
     symmetry = assemble(captured, walk)
+    larger = with_branches(symmetry, captured, example_inputs)
+    if larger is not None:
+        proved = prove(larger, captured, model, example_inputs)
+        if proved.log10_order() > symmetry.log10_order():
+            return proved
+        symmetry = replace(symmetry, notes=(*symmetry.notes, *(n for n in proved.notes if n.startswith("defect"))))
     return prove(symmetry, captured, model, example_inputs)
 
 
-def assemble(captured: Capture, walk: Interpreter) -> Symmetry:
-    """Names for the factors, layouts for the tensors, reasons for the pinned axes."""
+def with_branches(plain: Symmetry, captured: Capture, example_inputs: Any) -> Symmetry | None:
+    """The group that also exchanges whole branches; None where there are none, or nothing is gained."""
+    classes = find_branches(captured)
+    if not classes:
+        return None
+    try:
+        anew, names = capture_stacked(captured, classes, example_inputs)
+    except WorkbenchError:
+        return None  # the mapped model cannot be exported: the plain group stands
+    walk = Interpreter(anew)
+    walk.run()
+    found = assemble(anew, walk, stacks=names)
+    if found.log10_order() <= plain.log10_order() + 1e-9:
+        return None
+    tensors = {name: found.tensors.get(name, entry) for name, entry in plain.tensors.items()}
+    stacks = []
+    for stack, inside in names.items():
+        layouts = found.tensors[stack].layouts
+        stacks.append(Stack(inside, layouts))
+        role = MOVED if any(movable(layout) for layout in layouts) else FIXED
+        tensors |= {name: replace(plain.tensors[name], layouts=layouts[1:], role=role) for name in inside}
+    reasons = {(pin.tensor, pin.axis): pin for pin in plain.pinned}
+    of = {name: (stack, 1) for stack, inside in names.items() for name in inside}
+    still = {(pin.tensor, pin.axis): pin.reason for pin in found.pinned}
+    pinned = []
+    for name, entry in tensors.items():
+        where, shift = of.get(name, (name, 0))
+        for axis in range(len(entry.shape)):
+            if (where, axis + shift) in still:
+                pinned.append(reasons.get((name, axis), PinnedAxis(name, axis, still[where, axis + shift])))
+    factors = {
+        n: {"size": g.size, "over": g.over, "over_sizes": g.over_sizes, "ties": g.ties} for n, g in found.groups.items()
+    }
+    built = build(tensors, factors, aliases=captured.aliases, stacks=tuple(stacks))
+    return replace(
+        built, pinned=tuple(pinned), unknown_ops=found.unknown_ops, notes=plain.notes, outputs=plain.outputs
+    )
+
+
+def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = ()) -> Symmetry:
+    """Names for the factors, layouts for the tensors, reasons for the pinned axes. stacks: parameters with an axis of branches."""
     dependence = Dependence(walk.parameters, walk.records, walk.pointed)
     joint = joint_pairs(dependence, (axis for kind in walk.parameters.values() for axis in kind.axes))
     merged = {atom for pair in joint for atom in pair}
     over = acyclic({f: _joined(outer, joint) for f, outer in dependence.over.items() if f not in merged})
     parameters = {name: [join(axis, joint) for axis in kind.axes] for name, kind in walk.parameters.items()}
-    names = _factor_names(captured, parameters)
+    names = _factor_names(captured, parameters, stacks)
     tensors: dict[str, TensorEntry] = {}
     pinned: list[PinnedAxis] = []
     unused = []
@@ -113,7 +160,7 @@ def _joined(outer: Sequence[Atom], joint: Mapping[tuple[Atom, Atom], Atom]) -> l
     return list(dict.fromkeys(part_of.get(atom, atom) for atom in outer))
 
 
-def _factor_names(captured: Capture, parameters: Mapping[str, list[Tree]]) -> dict[Atom, str]:
+def _factor_names(captured: Capture, parameters: Mapping[str, list[Tree]], stacks: Collection[str]) -> dict[Atom, str]:
     """A readable name for every free atom: the module that writes it (its tensor's first axis), else one that reads it."""
     names: dict[Atom, str] = {}
     taken: set[str] = set()
@@ -130,13 +177,15 @@ def _factor_names(captured: Capture, parameters: Mapping[str, list[Tree]]) -> di
             taken.add(name)
             names[atom] = name
 
-    ordered = [(name, parameters[name]) for name in captured.state if name in parameters]
+    ordered = [(name, parameters[name][name in stacks :]) for name in captured.state if name in parameters]
     for tensor, axes in ordered:
         if axes:
             name_axis(tensor, axes[0], "")
     for tensor, axes in ordered:
         for axis in axes[1:]:
             name_axis(tensor, axis, ".in")
+    for tensor in stacks:
+        name_axis(tensor, parameters[tensor][0], "")
     return names
 
 
@@ -209,5 +258,8 @@ def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
         for n, g in symmetry.groups.items()
         if n not in gone
     }
-    built = build(tensors, factors, aliases=symmetry.aliases)
+    stacks = tuple(Stack(s.names, tuple(strip_factor(layout, gone) for layout in s.layouts)) for s in symmetry.stacks)
+    if any(movable(stack.layouts[0]) for stack in symmetry.stacks) and not any(movable(s.layouts[0]) for s in stacks):
+        stacks = ()  # no branch may be exchanged any more
+    built = build(tensors, factors, aliases=symmetry.aliases, stacks=stacks)
     return replace(built, pinned=tuple(pinned), unknown_ops=symmetry.unknown_ops, notes=symmetry.notes, outputs=symmetry.outputs)

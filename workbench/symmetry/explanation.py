@@ -49,7 +49,10 @@ def _group(group: Group) -> str:
     members = [
         f"{m.tensor} axis {m.axis}" + (f" (laid out as {describe(m.layout)})" if describe(m.layout) != group.name else "")
         for m in group.members
+        if m.axis is not None
     ]
+    whole = [m.tensor for m in group.members if m.axis is None]
+    members += [f"whole branches change places: {', '.join(whole)}"] if whole else []
     lines = [f"{group.name}: {group.size} units{over}", *members]
     if group.ties:
         shown = group.ties[:6]

@@ -33,10 +33,13 @@ MOVED, FIXED, CONSTANT, UNUSED = "moved", "fixed", "constant", "unused"
 
 @dataclass(frozen=True)
 class Member:
-    """One tensor axis that a factor moves; ``layout`` is the layout of the whole axis."""
+    """One tensor axis that a factor moves; ``layout`` is the layout of the whole axis.
+
+    axis None: the factor moves the tensor as a whole, to the place of another one (branches that may be exchanged).
+    """
 
     tensor: str
-    axis: int
+    axis: int | None
     layout: Layout
 
 
@@ -88,6 +91,25 @@ class TensorEntry:
     buffer: bool = False
 
 
+@dataclass(frozen=True)
+class Stack:
+    """Tensors of exchangeable branches, moved as one tensor with a new first axis, which says in which branch each stands.
+
+    layouts: one per axis of the stacked tensor, the new one first.
+    """
+
+    names: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+
+    def gather(self, state: StateDict) -> Tensor:
+        """The stacked tensor; a lone tensor is itself."""
+        return state[self.names[0]] if len(self.names) == 1 else torch.stack([state[name] for name in self.names])
+
+    def scatter(self, tensor: Tensor) -> dict[str, Tensor]:
+        """The inverse of ``gather``."""
+        return {self.names[0]: tensor} if len(self.names) == 1 else dict(zip(self.names, tensor.unbind(), strict=True))
+
+
 @dataclass(frozen=True, eq=False)
 class Symmetry:
     """The group of parameter changes that leave a model's function alone.
@@ -95,7 +117,8 @@ class Symmetry:
     groups: factor name -> Group; tensors: state-dict name -> TensorEntry; pinned: axes that stay, with reasons; aliases: tied
     name -> the name it shares memory with; unknown_ops: operations without a rule -> how often they occurred (each pinned
     every axis it touched); outputs: the outputs that matter, None for all; proof: the verdict of the
-    numeric test, or None where it was not run.
+    numeric test, or None where it was not run; stacks: tensors that are moved together (see ``Stack``); their entries in
+    ``tensors`` describe the axes inside one branch.
     """
 
     groups: Mapping[str, Group]
@@ -106,6 +129,17 @@ class Symmetry:
     notes: tuple[str, ...] = ()
     outputs: tuple[str, ...] | None = None
     proof: SymmetryCheck | None = None
+    stacks: tuple[Stack, ...] = ()
+
+    def pieces(self) -> tuple[Stack, ...]:
+        """What is cut into blocks: every moved or fixed tensor once (no tied names), those of exchangeable branches stacked."""
+        stacked = {name for stack in self.stacks for name in stack.names}
+        alone = [
+            Stack((name,), entry.layouts)
+            for name, entry in self.tensors.items()
+            if name not in stacked and name not in self.aliases and entry.role in (MOVED, FIXED)
+        ]
+        return (*alone, *self.stacks)
 
     def log10_order(self) -> float:
         """log10 of the number of permutations in the group: Σ_f copies_f · log10(n_f!)."""
@@ -154,14 +188,18 @@ class Symmetry:
         factor moves are copied; tied tensors are moved once and stay tied. Raises where names or shapes do not fit.
         """
         self.require_fits(state)
-        out: dict[str, Tensor] = {}
         done: dict[tuple, Tensor] = {}
+        for piece in self.pieces():
+            if self.tensors[piece.names[0]].role == MOVED:
+                moved = element.apply_to_tensor(piece.gather(state), piece.layouts)
+                done |= {storage_key(state[name]): part.contiguous() for name, part in piece.scatter(moved).items()}
+        out: dict[str, Tensor] = {}
         for name, tensor in state.items():
-            entry = self.tensors[name]
             key = storage_key(tensor)
             if key not in done:
-                moved = entry.role == MOVED
-                done[key] = element.apply_to_tensor(tensor, entry.layouts) if moved else tensor.detach().clone()
+                # A tied name whose tensor the given state holds apart moves like the one it was tied to.
+                apart = name in self.aliases and self.tensors[name].role == MOVED
+                done[key] = element.apply_to_tensor(tensor, self.tensors[name].layouts) if apart else tensor.detach().clone()
             out[name] = done[key]
         return out
 
@@ -230,6 +268,7 @@ class Symmetry:
                 n: {"shape": e.shape, "role": e.role, "buffer": e.buffer, "layouts": [layouts.to_json(item) for item in e.layouts]}
                 for n, e in self.tensors.items()
             },
+            "stacks": [{"names": s.names, "layouts": [layouts.to_json(item) for item in s.layouts]} for s in self.stacks],
             "pinned": [[p.tensor, p.axis, p.reason] for p in self.pinned],
             "aliases": dict(self.aliases),
             "unknown_ops": dict(self.unknown_ops),
@@ -271,6 +310,9 @@ class Symmetry:
             tensors,
             {n: {k: g[k] for k in ("size", "kind", "over", "over_sizes", "ties")} for n, g in data["groups"].items()},
             aliases=data["aliases"],
+            stacks=tuple(
+                Stack(tuple(s["names"]), tuple(layouts.from_json(item) for item in s["layouts"])) for s in data.get("stacks", ())
+            ),
         )
         return replace(
             built,
@@ -287,6 +329,7 @@ def build(
     factors: Mapping[str, Mapping[str, Any]],
     *,
     aliases: Mapping[str, str] | None = None,
+    stacks: tuple[Stack, ...] = (),
 ) -> Symmetry:
     """A Symmetry from the layouts of its tensors; the members of every group are read off the layouts.
 
@@ -301,6 +344,9 @@ def build(
             for name in dict.fromkeys(layouts.factors(axis_layout)):
                 if name in members:
                     members[name].append(Member(tensor, axis, axis_layout))
+    for stack in stacks:
+        for name in dict.fromkeys(layouts.factors(stack.layouts[0])):
+            members[name] += [Member(tensor, None, stack.layouts[0]) for tensor in stack.names]
     groups = {
         name: Group(
             name,
@@ -313,4 +359,4 @@ def build(
         )
         for name, spec in factors.items()
     }
-    return Symmetry(groups, tensors, aliases=aliases)
+    return Symmetry(groups, tensors, aliases=aliases, stacks=stacks)

@@ -67,6 +67,12 @@ class PermutationSpec:
     def from_symmetry(cls, symmetry: Symmetry) -> PermutationSpec:
         """Raises where some axis is not one whole factor (a flattened conv, heads): a plain specification cannot say that."""
         axes: dict[str, tuple[str | None, ...]] = {}
+        dependent = next((group.name for group in symmetry.groups.values() if group.over), None)
+        if dependent is not None or symmetry.stacks:
+            words = "Whole branches may be exchanged" if dependent is None else f"{dependent!r} has a permutation for each copy"
+            raise WorkbenchError(
+                f"{words}, which axes_to_perm cannot express", next_step="use the Symmetry itself, or save it as JSON"
+            )
         for name, entry in symmetry.tensors.items():
             if not all(isinstance(layout, Leaf) for layout in entry.layouts):
                 raise WorkbenchError(

@@ -225,12 +225,14 @@ class _Bench:
         ]
 
     def _moved(self, element: Element, without: tuple[str, str] | None = None) -> dict[str, Tensor]:
-        moved = {}
-        for name, tensor in self.weights.items():
-            here = element
-            if without is not None and without[1] == name:
-                here = element.restrict(factor for factor in element.permutations if factor != without[0])
-            moved[name] = here.apply_to_tensor(tensor, self.symmetry.tensors[name].layouts)
+        moved = dict(self.weights)
+        for piece in self.symmetry.pieces():
+            if all(name in self.weights for name in piece.names):
+                moved |= piece.scatter(element.apply_to_tensor(piece.gather(self.weights), piece.layouts))
+                if without is not None and without[1] in piece.names:
+                    less = element.restrict(factor for factor in element.permutations if factor != without[0])
+                    kept = piece.scatter(less.apply_to_tensor(piece.gather(self.weights), piece.layouts))
+                    moved[without[1]] = kept[without[1]]
         return moved
 
     def error(self, element: Element, without: tuple[str, str] | None = None) -> float:
