@@ -17,6 +17,7 @@ from workbench.symmetry.dependence import Dependence, acyclic, join, joint_pairs
 from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, Stack, Symmetry, TensorEntry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum, movable, strip_factor
+from workbench.symmetry.siblings import merge_siblings, sibling_factors
 from workbench.symmetry.stacked import capture_stacked
 from workbench.symmetry.trees import Atom, Cat, Prod, Tree, atoms, normalise
 
@@ -58,7 +59,13 @@ def discover_symmetry(
         if proved.log10_order() > symmetry.log10_order():
             return proved
         symmetry = replace(symmetry, notes=(*symmetry.notes, *(n for n in proved.notes if n.startswith("defect"))))
-    return prove(symmetry, captured, model, example_inputs)
+    proved = prove(symmetry, captured, model, example_inputs)
+    siblings = sibling_factors(proved) if proved.proof is not None else []
+    if siblings:
+        larger = prove(merge_siblings(proved, siblings), captured, model, example_inputs)
+        if larger.log10_order() > proved.log10_order():
+            return replace(larger, notes=proved.notes)
+    return proved
 
 
 def with_branches(plain: Symmetry, captured: Capture, example_inputs: Any) -> Symmetry | None:

@@ -82,31 +82,44 @@ class TensorEntry:
     """What happens to one entry of the state dict.
 
     role: "moved", "fixed", "constant" (left alone) or "unused" by the forward; buffer: a buffer of the model and not a
-    parameter: it moves along, but what it holds are data statistics and not weights.
+    parameter: it moves along, but what it holds are data statistics and not weights; orders: for an axis whose layout describes its
+    entries in another order (factors of several stretches), entry i of the layout is entry ``orders[axis][i]``; else empty or None.
     """
 
     shape: tuple[int, ...]
     layouts: tuple[Layout, ...]
     role: str
     buffer: bool = False
+    orders: tuple[tuple[int, ...] | None, ...] = ()
 
 
 @dataclass(frozen=True)
 class Stack:
     """Tensors of exchangeable branches, moved as one tensor with a new first axis, which says in which branch each stands.
 
-    layouts: one per axis of the stacked tensor, the new one first.
+    layouts: one per axis of the stacked tensor, the new one first. A tensor that is not stacked stands alone; its axes are brought
+    into the ``orders`` that its layouts describe.
     """
 
     names: tuple[str, ...]
     layouts: tuple[Layout, ...]
+    orders: tuple[tuple[int, ...] | None, ...] = ()
 
     def gather(self, state: StateDict) -> Tensor:
         """The stacked tensor; a lone tensor is itself."""
-        return state[self.names[0]] if len(self.names) == 1 else torch.stack([state[name] for name in self.names])
+        if len(self.names) > 1:
+            return torch.stack([state[name] for name in self.names])
+        tensor = state[self.names[0]]
+        for axis, order in enumerate(self.orders):
+            if order is not None:
+                tensor = tensor.index_select(axis, torch.tensor(order, device=tensor.device))
+        return tensor
 
     def scatter(self, tensor: Tensor) -> dict[str, Tensor]:
         """The inverse of ``gather``."""
+        for axis, order in enumerate(self.orders):
+            if order is not None:
+                tensor = tensor.index_select(axis, torch.tensor(order, device=tensor.device).argsort())
         return {self.names[0]: tensor} if len(self.names) == 1 else dict(zip(self.names, tensor.unbind(), strict=True))
 
 
@@ -135,7 +148,7 @@ class Symmetry:
         """What is cut into blocks: every moved or fixed tensor once (no tied names), those of exchangeable branches stacked."""
         stacked = {name for stack in self.stacks for name in stack.names}
         alone = [
-            Stack((name,), entry.layouts)
+            Stack((name,), entry.layouts, entry.orders)
             for name, entry in self.tensors.items()
             if name not in stacked and name not in self.aliases and entry.role in (MOVED, FIXED)
         ]
@@ -198,8 +211,12 @@ class Symmetry:
             key = storage_key(tensor)
             if key not in done:
                 # A tied name whose tensor the given state holds apart moves like the one it was tied to.
-                apart = name in self.aliases and self.tensors[name].role == MOVED
-                done[key] = element.apply_to_tensor(tensor, self.tensors[name].layouts) if apart else tensor.detach().clone()
+                entry = self.tensors[name]
+                alone = Stack((name,), entry.layouts, entry.orders)
+                if name in self.aliases and entry.role == MOVED:
+                    done[key] = alone.scatter(element.apply_to_tensor(alone.gather(state), entry.layouts))[name]
+                else:
+                    done[key] = tensor.detach().clone()
             out[name] = done[key]
         return out
 
@@ -266,6 +283,7 @@ class Symmetry:
             },
             "tensors": {
                 n: {"shape": e.shape, "role": e.role, "buffer": e.buffer, "layouts": [layouts.to_json(item) for item in e.layouts]}
+                | ({"orders": e.orders} if e.orders else {})
                 for n, e in self.tensors.items()
             },
             "stacks": [{"names": s.names, "layouts": [layouts.to_json(item) for item in s.layouts]} for s in self.stacks],
@@ -302,7 +320,13 @@ class Symmetry:
         from workbench.symmetry.proof import SymmetryCheck
 
         tensors = {
-            n: TensorEntry(tuple(e["shape"]), tuple(layouts.from_json(item) for item in e["layouts"]), e["role"], e["buffer"])
+            n: TensorEntry(
+                tuple(e["shape"]),
+                tuple(layouts.from_json(item) for item in e["layouts"]),
+                e["role"],
+                e["buffer"],
+                tuple(order and tuple(order) for order in e.get("orders", ())),
+            )
             for n, e in data["tensors"].items()
         }
         proof = data["proof"] and SymmetryCheck.from_json(data["proof"])
