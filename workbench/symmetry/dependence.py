@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from workbench.symmetry.pointers import Pointer
+from workbench.symmetry.pointers import ALONG, Pointer
 from workbench.symmetry.records import Record, TensorType
 from workbench.symmetry.trees import Atom, Cat, Prod, Reason, Tree, concatenation, normalise, product, unify
 
@@ -56,7 +56,7 @@ class _Tensor:
         self,
         axes: Iterable[Tree],
         keys: tuple[Hashable | None, ...] | None = None,
-        looked_up: Iterable[tuple[Tree, Hashable]] = (),
+        looked_up: Iterable[tuple[Tree, Hashable, frozenset[int]]] = (),
     ) -> None:
         trees = list(axes)
         self.keys = keys if keys is not None else tuple(range(len(trees)))
@@ -75,7 +75,9 @@ class _Tensor:
         far = [(self.keys[leaf.axis],) for leaf in found if not leaf.branch and leaf.axis != f.axis]
         if len(far) != len(found):
             return None
-        for tree, loop in self.looked_up:
+        for tree, loop, of in self.looked_up:
+            if f.axis not in of:
+                continue
             leaves = [leaf for leaf in _leaves(tree, 0, {}) if leaf.atom is b]
             if leaves and (loop,) not in far:
                 far.append((loop,))
@@ -87,9 +89,8 @@ class _Tensor:
 def _tensors(record: Record) -> list[_Tensor]:
     """Operands and results of a record, and for a loop the product over all its keys before anything is reduced."""
     both = (*record.operands, *record.results)
-    # A move keeps every entry's virtual coordinate, wherever its digits are found afterwards.
-    name = Pointer.descriptor if record.kind == "loop" else lambda pointer, keys: "pointed"
-    virtual = [[(pointer.tree, name(pointer, keys)) for pointer in tensor.virtual] for tensor, keys in both]
+    name = Pointer.descriptor if record.kind == "loop" else lambda pointer, keys: ALONG
+    virtual = [[(pointer.tree, name(pointer, keys), pointer.of) for pointer in tensor.virtual] for tensor, keys in both]
     sides = [_Tensor(tensor.axes, keys, held) for (tensor, keys), held in zip(both, virtual, strict=True)]
     if record.kind == "loop":
         merged: dict[Hashable, Tree] = {}
@@ -97,7 +98,12 @@ def _tensors(record: Record) -> list[_Tensor]:
             for axis, key in zip(tensor.axes, keys, strict=True):
                 if key is not None:
                     merged[key] = unify(merged[key], axis, _AGAIN) if key in merged else axis
-        held = [pair for pairs in virtual for pair in pairs if pair[1] not in merged]
+        held = [
+            (tree, loop, frozenset(place for place, key in enumerate(merged) if key in {keys[axis] for axis in of}))
+            for (_, keys), pointers in zip(both, virtual, strict=True)
+            for tree, loop, of in pointers
+            if loop not in merged
+        ]
         sides.append(_Tensor(merged.values(), tuple(merged), held))
     return sides
 

@@ -37,6 +37,7 @@ class Interpreter:
         self.parameters: dict[str, TensorType] = {}
         self.pointed: list[Tree] = []  # axes that some indices point into
         self.sorted_rows: list[tuple[Tree, Pointer]] = []  # rows sorted by indices, and those indices
+        self._places: dict[int, Tree] = {}
         self.orders: dict[TensorType, Tree] = {}  # an order that sorts rows -> the sorted rows
         self.node: Node | None = None
         self._types: dict[Node, Any] = {}
@@ -178,6 +179,12 @@ class Interpreter:
         if tensor.points is not None:
             pin(tensor.points.tree, self.why("positions along the axis are named"))
 
+    def places_of(self, size: int) -> Tree:
+        """The fixed axis of places in stacks of ``size``."""
+        if size not in self._places:
+            self._places[size] = pinned(size, Reason("entries of a stack are taken one by one"))
+        return self._places[size]
+
     def point(self, tensor: TensorType, tree: Tree) -> TensorType:
         """Say that the values of ``tensor``, new indices made by this operation, point into ``tree``."""
         if any(isinstance(part, Uni) for part in stretches(tree)):
@@ -238,7 +245,7 @@ class Interpreter:
         if kind == "loop":
             for tensor, result_keys in zip(made, keys, strict=True):
                 held = [v.through(k, result_keys) for operand, k in operands for v in operand.virtual]
-                tensor._virtual = tuple({(v.token, v.digits): v for v in held if v is not None}.values())
+                tensor._virtual = tuple({(v.token, v.digits, v.of): v for v in held if v is not None and v.of}.values())
         self.records.append(
             Record(
                 kind,

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from workbench.symmetry.trees import Tree
 
 Step = Callable[["Pointer"], "Pointer | None"]  # what an operation on places does to a pointer; None: it is lost
+# The loop over what is pointed at, in a record of a move: that keeps every entry's pointer, wherever its digits are found after it.
+ALONG = "pointed"
 # (loop or axis, size, stride): the number (i // stride) mod size of the position i along that axis
 Digit = tuple[Hashable, int, int]
 
@@ -26,11 +28,13 @@ Digit = tuple[Hashable, int, int]
 @dataclass(frozen=True, eq=False)
 class Pointer:
     """tree: the axis that is pointed into; token: which indices; digits: where in the holding tensor the number of an index is
-    found, the slowest digit first, as (axis, size, stride)."""
+    found, the slowest digit first, as (axis, size, stride); of: the axes that came with the unit that was looked up. Another
+    operand may have been looked up with other indices, and its axes belong to those."""
 
     tree: Tree
     token: Hashable
     digits: tuple[Digit, ...]
+    of: frozenset[int] = frozenset()
 
     def descriptor(self, keys: Sequence[Hashable | None]) -> Hashable:
         """How a record names the loop over ``tree``: the indices, and the loops in which they run."""
@@ -41,7 +45,9 @@ class Pointer:
         places = list(result_keys)
         if any(keys[axis] is None or places.count(keys[axis]) != 1 for axis, _, _ in self.digits):
             return None
-        return replace(self, digits=tuple((places.index(keys[axis]), size, stride) for axis, size, stride in self.digits))
+        digits = tuple((places.index(keys[axis]), size, stride) for axis, size, stride in self.digits)
+        own = {keys[axis] for axis in self.of} - {None}
+        return replace(self, digits=digits, of=frozenset(axis for axis, key in enumerate(places) if key in own))
 
 
 def pointing(tree: Tree, token: Hashable, shape: Sequence[int]) -> Pointer:
@@ -52,12 +58,20 @@ def pointing(tree: Tree, token: Hashable, shape: Sequence[int]) -> Pointer:
 def reordered(order: Sequence[int]) -> Step:
     """Result axis d is axis ``order[d]``."""
     places = list(order)
-    return lambda pointer: _moved(pointer, [(places.index(axis), size, stride) for axis, size, stride in pointer.digits])
+    return lambda pointer: _moved(
+        pointer,
+        [(places.index(axis), size, stride) for axis, size, stride in pointer.digits],
+        [places.index(axis) for axis in pointer.of],
+    )
 
 
 def shifted(offset: int) -> Step:
     """``offset`` new axes in front."""
-    return lambda pointer: _moved(pointer, [(axis + offset, size, stride) for axis, size, stride in pointer.digits])
+    return lambda pointer: _moved(
+        pointer,
+        [(axis + offset, size, stride) for axis, size, stride in pointer.digits],
+        [axis + offset for axis in pointer.of],
+    )
 
 
 def taken(dim: int, start: int, stop: int, old: int) -> Step:
@@ -72,7 +86,7 @@ def taken(dim: int, start: int, stop: int, old: int) -> Step:
         before, after = pointer.digits[: here[0]], pointer.digits[here[0] + 1 :]
         token = ("part", pointer.token, math.prod(size for _, size, _ in after), old, start, stop)
         middle = ((dim, stop - start, 1),) if stop - start > 1 else ()
-        return Pointer(pointer.tree, token, (*before, *middle, *after))
+        return Pointer(pointer.tree, token, (*before, *middle, *after), pointer.of)
 
     return step
 
@@ -99,12 +113,12 @@ def reshaped(segments: Sequence[tuple[range, range]], old: Sequence[int], new: S
                     size, stride = size // part, stride * part
                 inner = outer
             digits += found
-        return _moved(pointer, digits)
+        return _moved(pointer, digits, [place for axis in pointer.of for place in stretch_of[axis][1]])
 
     return step
 
 
-def _moved(pointer: Pointer, digits: Iterable[Digit]) -> Pointer:
+def _moved(pointer: Pointer, digits: Iterable[Digit], of: Iterable[int]) -> Pointer:
     """The same indices at other places; digits that are neighbours in one axis are written as one."""
     out: list[Digit] = []
     for axis, size, stride in digits:
@@ -112,4 +126,4 @@ def _moved(pointer: Pointer, digits: Iterable[Digit]) -> Pointer:
             out[-1] = (axis, out[-1][1] * size, stride)
         else:
             out.append((axis, size, stride))
-    return Pointer(pointer.tree, pointer.token, tuple(out))
+    return Pointer(pointer.tree, pointer.token, tuple(out), frozenset(of))

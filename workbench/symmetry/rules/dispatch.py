@@ -91,10 +91,10 @@ def grouped_product(walk, args: Any, kwargs: Any) -> Any:
     if not any(normalise(tree) is row and sorted_by.token == token for tree, sorted_by in walk.sorted_rows):
         raise NoRule("on rows that were not sorted by those indices")
     unify(w.axes[0], pointer.tree, walk.why("each expert works on its rows"))
-    looked = Pointer(pointer.tree, ("sorted", token), pointing(row, None, x.shape[:1]).digits)
+    looked = Pointer(pointer.tree, ("sorted", token), pointing(row, None, x.shape[:1]).digits, frozenset({1}))
     expert = looked.descriptor(("row",))
     made = walk.loop([(x, ("row", "i")), (w, (expert, "i", "j"))], ("row", "j"))
-    made._virtual = tuple({(v.token, v.digits): v for v in (*made.virtual, looked)}.values())
+    made._virtual = (*made.virtual, looked)
     return made
 
 

@@ -6,6 +6,8 @@ arg-max out of a free axis) the loop over i runs with the axis they point into, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -49,14 +51,15 @@ def look_up(walk, table: TensorType, indices: dict[int, TensorType]) -> TensorTy
     after = [d for d in rest if d not in before]
     result = (*(keys[d] for d in before), *looked, *(keys[d] for d in after))
     made = walk.loop([(table, tuple(keys)), *((index, named[d]) for d, index in indices.items())], result)
-    _remember(made, result, [(index.points, named[d]) for d, index in indices.items() if table.shape[d] > 1])
+    _remember(made, keys, result, [(index.points, named[d]) for d, index in indices.items() if table.shape[d] > 1])
     return made
 
 
-def _remember(made: TensorType, result: tuple, pointers: list[tuple[Pointer | None, tuple]]) -> None:
-    """Every entry of the result belongs to the one unit that it was looked up with."""
+def _remember(made: TensorType, table: Sequence[Any], result: tuple, pointers: list[tuple[Pointer | None, tuple]]) -> None:
+    """Every entry of the result belongs to the one unit that it was looked up with; table, result: loop keys."""
+    of = frozenset(axis for axis, key in enumerate(result) if key is not None and key in table)
     kept = [pointer.through(keys, result) for pointer, keys in pointers if pointer is not None]
-    made._virtual = (*made.virtual, *(pointer for pointer in kept if pointer is not None))
+    made._virtual = (*made.virtual, *(replace(pointer, of=of) for pointer in kept if pointer is not None))
 
 
 @rule("embedding", indices=True)
@@ -98,7 +101,7 @@ def gather(walk, args: Any, kwargs: Any) -> Any:
     keys, own = _along(walk, table, dim, index)
     made = walk.loop([(table, keys), (index, own)], own)
     if table.shape[dim] > 1:
-        _remember(made, own, [(index.points, own)])
+        _remember(made, keys, own, [(index.points, own)])
     return made
 
 

@@ -6,10 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from workbench.symmetry.pointers import reordered, reshaped, shifted, taken
+from workbench.symmetry.pointers import ALONG, Pointer, reordered, reshaped, shifted, taken
 from workbench.symmetry.records import DeferredView, TensorType
 from workbench.symmetry.rules import NoRule, rule
-from workbench.symmetry.trees import ONE, Tree, pin, pinned, product, split_product, split_sum, uniform
+from workbench.symmetry.trees import ONE, Tree, pin, pinned, product, split_product, split_sum, uniform, unify
 
 
 def segments(old: Sequence[int], new: Sequence[int]) -> Iterator[tuple[range, range]]:
@@ -119,6 +119,8 @@ def take(walk, tensor: TensorType, dim: int, start: int, stop: int) -> TensorTyp
         part = part_of_view(walk, tensor, dim, start, stop)
         if part is not None:
             return part
+    if stop - start == 1 and len(tensor.axes) > 2 and tensor is walk.parameters.get(tensor.name):
+        return _one_of_stack(walk, tensor, dim, start)
     tree = tensor.axes[dim]
     why = walk.why(f"entries {start} to {stop - 1} of {tree.size} are taken")
     if stop < tree.size:
@@ -129,6 +131,20 @@ def take(walk, tensor: TensorType, dim: int, start: int, stop: int) -> TensorTyp
     axes[dim] = tree
     keys = tuple(None if size == 1 else axis for axis, size in enumerate(tensor.shape))
     return walk.move(tensor, keys, axes, keys, step=taken(dim, start, stop, tensor.shape[dim]))
+
+
+def _one_of_stack(walk, tensor: TensorType, dim: int, place: int) -> TensorType:
+    """One matrix out of a parameter that stacks several: the stack is pinned, not cut, and the matrix knows its place in it.
+
+    Hidden units may so depend on the place, as on an expert's number. Stacks of one height share one axis of places.
+    """
+    size = tensor.shape[dim]
+    places = unify(tensor.axes[dim], walk.places_of(size), walk.why("places in a stack"))
+    axes = [ONE if axis == dim else tree for axis, tree in enumerate(tensor.axes)]
+    keys = tuple(None if axis == dim or tree is ONE else axis for axis, tree in enumerate(tensor.axes))
+    made = walk.move(tensor, tuple(ALONG if axis == dim else key for axis, key in enumerate(keys)), axes, keys)
+    made._virtual = (Pointer(places, ("place", place), (), frozenset(range(len(axes)))),)
+    return made
 
 
 def reorder(walk, tensor: TensorType, order: Sequence[int]) -> TensorType:
