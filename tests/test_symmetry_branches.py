@@ -280,3 +280,20 @@ def test_branches_on_meta_and_in_a_deep_net():
 
     found = discover_symmetry(Deep(), (torch.randn(BATCH, 7),))
     assert found.log10_order() == pytest.approx(orders(WIDTH) + 3 * (WREATH - orders(WIDTH)))
+
+
+def test_a_class_that_gains_nothing_does_not_hide_one_that_does():
+    """Two thin layers laid side by side and then cut elsewhere lose by being stacked; the experts beside them still gain."""
+
+    class Both(Experts):
+        def __init__(self):
+            super().__init__(summed)
+            self.left, self.right = nn.Linear(7, 8), nn.Linear(7, 8)
+            self.narrow, self.wide = nn.Linear(10, 2), nn.Linear(6, 2)
+
+        def forward(self, x):
+            side = torch.cat([self.left(x), self.right(x)], 1).relu()
+            return super().forward(x), self.narrow(side[:, :10]), self.wide(side[:, 10:])
+
+    found = discover_symmetry(Both(), (torch.randn(BATCH, 7),))
+    assert found.log10_order() == pytest.approx(WREATH + orders(8, 2, 6))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from workbench.errors import WorkbenchError
 from workbench.progress import Progress
 from workbench.symmetry import proof
-from workbench.symmetry.branches import find_branches
+from workbench.symmetry.branches import Branches, find_branches
 from workbench.symmetry.capture import MOVABLE, Capture, capture
 from workbench.symmetry.dependence import Dependence, acyclic, join, joint_pairs
 from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, Stack, Symmetry, TensorEntry, build
@@ -68,11 +68,22 @@ def discover_symmetry(
     return proved
 
 
+# Classes of branches are tried one by one only where all at once gain nothing; each try is an export.
+_CLASSES = 12
+
+
 def with_branches(plain: Symmetry, captured: Capture, example_inputs: Any) -> Symmetry | None:
     """The group that also exchanges whole branches; None where there are none, or nothing is gained."""
     classes = find_branches(captured)
-    if not classes:
-        return None
+    found = _exchanged(plain, captured, classes, example_inputs) if classes else None
+    if found is None and 1 < len(classes) <= _CLASSES:
+        gaining = [one for one in classes if _exchanged(plain, captured, [one], example_inputs) is not None]
+        found = _exchanged(plain, captured, gaining, example_inputs) if gaining else None
+    return found
+
+
+def _exchanged(plain: Symmetry, captured: Capture, classes: Sequence[Branches], example_inputs: Any) -> Symmetry | None:
+    """The group found with ``classes`` stacked, told of the single tensors; None where it is no larger than ``plain``."""
     try:
         anew, names = capture_stacked(captured, classes, example_inputs)
     except WorkbenchError:

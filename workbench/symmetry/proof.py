@@ -96,8 +96,7 @@ class Widened:
             return None  # put in by export where a model converts types: it asks for the narrower type
         if isinstance(kwargs.get("dtype"), torch.dtype) and kwargs["dtype"].is_floating_point:
             kwargs = {**kwargs, "dtype": torch.float64}
-        function = grouped_product if node.target is torch.ops.aten._grouped_mm.default else node.target
-        return pytree.tree_map(self._widen, function(*args, **kwargs))
+        return pytree.tree_map(self._widen, INSTEAD.get(node.target, node.target)(*args, **kwargs))
 
     def _widen(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
@@ -114,6 +113,13 @@ def grouped_product(x: Tensor, w: Tensor, offs: Tensor | None = None, bias: Tens
     starts = [0, *offs.tolist()]
     rows = [x[a:b] @ w[e] for e, (a, b) in enumerate(itertools.pairwise(starts))]
     return torch.cat([*rows, x.new_zeros(len(x) - starts[-1], w.shape[-1])])
+
+
+INSTEAD = {
+    torch.ops.aten._grouped_mm.default: grouped_product,
+    # Views are of entries in row-major order; here an operand may lie otherwise in memory than when the graph was made.
+    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
+}
 
 
 def check(symmetry: Symmetry, model: nn.Module, example_inputs: Any, *, samples: int = 3, seed: int = 0) -> SymmetryCheck:
