@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,8 @@ from workbench.errors import WorkbenchError
 from workbench.states import fingerprint
 from workbench.symmetry import discover_symmetry
 from workbench.symmetry.capture import capture
-from workbench.symmetry.group import UNUSED
+from workbench.symmetry.group import UNUSED, build
+from workbench.symmetry.layout import Leaf
 from workbench.symmetry.proof import Widened
 
 
@@ -475,3 +477,49 @@ def test_running_a_graph_leaves_the_record_that_a_parallel_export_reads_alone(mo
     assert written == []
     torch.fx.Interpreter(graph).run(*inputs, enable_io_processing=False)
     assert written  # what torch.fx's own interpreter does
+
+
+class Masked(nn.Module):
+    """Causal attention of two heads, masked with the most negative number there is, as many libraries do."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.qkv, self.back = nn.Linear(8, 24, bias=False), nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.read(x)
+        q, k, v = (part.unflatten(-1, (2, 4)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        mask = torch.full((x.shape[1], x.shape[1]), torch.finfo(x.dtype).min).triu(1)
+        y = (q @ k.mT + mask).softmax(-1) @ v
+        return self.out(x + self.back(y.transpose(1, 2).flatten(2)))
+
+
+def test_a_huge_mask_does_not_blind_the_proof():
+    net, inputs = Masked(), (torch.randn(2, 5, 6),)
+    found = discover_symmetry(net, inputs)
+    assert found.proof.passed
+    assert found.proof.max_relative_error > 1e-30  # a floor of the mask's size would read less
+    # the inside of the heads on the query and key rows moved, and on nothing else that it should meet
+    wrong = build(
+        {
+            name: replace(entry, layouts=(Leaf("all", 8), *entry.layouts[1:])) if name == "read.weight" else entry
+            for name, entry in found.tensors.items()
+        },
+        {"all": {"size": 8}},
+    )
+    verdict = wrong.check(net, inputs)
+    assert not verdict.passed
+    assert verdict.max_relative_error > 1e-7
+
+
+def test_an_output_that_is_zero_but_for_rounding_is_no_false_alarm():
+    def forward(net, x):
+        y = net.second(net.first(x).relu())
+        return net.out(y), (y - y.mean(-1, keepdim=True)).sum(-1) * 1e3
+
+    found = discover_symmetry(
+        Net(forward, first=nn.Linear(5, 6), second=nn.Linear(6, 7), out=nn.Linear(7, 3)), (torch.randn(ROW),)
+    )
+    assert found.log10_order() == pytest.approx(orders(6, 7))
+    assert not found.notes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-9
 NEEDED = 1e-7  # leaving out a member that matters changes the output by at least this much
-_FLOOR = 1e-5  # share of the largest activation below which an output counts as structurally zero
+_FLOOR = 1e-5  # share of a typical activation below which an output counts as structurally zero
+_NUDGE = 1e-12  # relative change of the weights that shows how well the output is determined
+_NOISE = 0.1  # share of the output's sensitivity to such a change that is taken for noise
 _LEAVE_ONE_OUT_BUDGET = 20_000  # graph nodes evaluated over all leave-one-out runs
 
 
@@ -37,10 +40,10 @@ _LEAVE_ONE_OUT_BUDGET = 20_000  # graph nodes evaluated over all leave-one-out r
 class SymmetryCheck:
     """The verdict.
 
-    max_relative_error: max |y − y'| / (max |y| + 1e-5 · largest activation) over all samples and shapes; per_group: the same
-    over the samples in which that factor moved; passed: all below 1e-9. dead: (factor, tensor) where leaving that tensor out
-    changes nothing (a key bias under softmax); untested: tensors whose leave-one-out test was left out for cost; shapes: the input
-    shapes it ran at; samples, seed: how many elements, and from which seed.
+    max_relative_error: max |y − y'| / (max |y| + floor) over all samples and shapes (see ``_Bench``); per_group: the same over the
+    samples in which that factor moved; passed: all below 1e-9. dead: (factor, tensor) where leaving that tensor out changes nothing
+    (a key bias under softmax); untested: tensors whose leave-one-out test was left out for cost; shapes: the input shapes it ran
+    at; samples, seed: how many elements, and from which seed.
     """
 
     max_relative_error: float
@@ -58,7 +61,7 @@ class SymmetryCheck:
 
 
 class Widened:
-    """Runs a graph in float64; remembers the largest finite activation.
+    """Runs a graph in float64; remembers the largest finite entry of every result.
 
     ``torch.fx.Interpreter`` would do but for its process-wide record of the current node, which an export that runs in another
     thread at the same moment reads.
@@ -66,7 +69,7 @@ class Widened:
 
     def __init__(self, module: GraphModule) -> None:
         self.module = module
-        self.largest = 0.0
+        self.peaks: list[float] = []
         last: dict[Node, Node] = {}
         for node in module.graph.nodes:
             for used in node.all_input_nodes:
@@ -104,7 +107,7 @@ class Widened:
             if value.numel():
                 peak = float(value.abs().max())
                 if math.isfinite(peak):
-                    self.largest = max(self.largest, peak)
+                    self.peaks.append(peak)
         return value
 
 
@@ -169,7 +172,12 @@ def _larger_batch(example_inputs: Any) -> Any | None:
 
 
 class _Bench:
-    """One captured model with random float64 weights and inputs, and its output on the unmoved weights."""
+    """One captured model with random float64 weights and inputs, and its output on the unmoved weights.
+
+    An output that is zero but for rounding (a sum of x − mean x) has no size of its own to compare a change with. The floor under
+    it is a small share of a typical activation (the median over all results of their largest entries: a mask of −10³⁸ is none),
+    and of what a change of the weights in the twelfth digit does to the output, which is large where large numbers cancel.
+    """
 
     def __init__(self, symmetry: Symmetry, captured: Capture, example_inputs: Any, seed: int) -> None:
         self.symmetry, self.captured, self.seed = symmetry, captured, seed
@@ -201,8 +209,19 @@ class _Bench:
         leaves = pytree.tree_leaves((args, kwargs))
         self.inputs = [self._noisy(leaf, generator) for leaf in leaves]
         self.shape = ", ".join("×".join(map(str, leaf.shape)) for leaf in leaves if isinstance(leaf, Tensor))
-        self.largest = 0.0
+        self.peaks: list[float] = []
         self.reference = self._run(self.weights)
+        typical = statistics.median(self.peaks) if self.peaks else 0.0
+        nudged = self._run(
+            {
+                name: weight * (1 + _NUDGE * torch.randn(weight.shape, generator=generator, dtype=torch.float64))
+                for name, weight in self.weights.items()
+            }
+        )
+        self.floors = [
+            _FLOOR * typical + _NOISE * _largest_change(one, other) / _NUDGE
+            for one, other in zip(self.reference, nudged, strict=True)
+        ]
 
     @staticmethod
     def _noisy(leaf: Any, generator: torch.Generator) -> Any:
@@ -223,7 +242,7 @@ class _Bench:
         with torch.no_grad():
             # A graph that works in place must not change what the next run starts from.
             values = runner.run(*(v.clone() if isinstance(v, Tensor) else v for v in flat))
-        self.largest = max(self.largest, runner.largest)
+        self.peaks = [peak for peak in runner.peaks if peak]
         return [
             value
             for value, (_, _, matters) in zip([v for v in values if isinstance(v, Tensor)], self.captured.outputs, strict=False)
@@ -244,14 +263,15 @@ class _Bench:
     def error(self, element: Element, without: tuple[str, str] | None = None) -> float:
         """Relative change of the output under ``element``; ``without``: a (factor, tensor) that is not moved along."""
         worst = 0.0
-        for before, after in zip(self.reference, self._run(self._moved(element, without)), strict=True):
+        moved = self._run(self._moved(element, without))
+        for before, after, floor in zip(self.reference, moved, self.floors, strict=True):
             if not before.is_floating_point() and not before.is_complex():
                 change = float(not torch.equal(before, after))
             elif before.numel() == 0:
                 change = 0.0
             else:
-                scale = float(before.abs().max()) + _FLOOR * self.largest
-                change = float((before - after).abs().max()) / scale if scale else 0.0
+                scale = _size(before) + floor
+                change = _largest_change(before, after) / scale if scale else 0.0
             worst = max(worst, change) if math.isfinite(change) else math.inf
         return worst
 
@@ -295,6 +315,22 @@ class _Bench:
             if self.error(self.symmetry.element({test[0]: roll}), without=test) < NEEDED:
                 dead.append(test)
         return tuple(dead), len(tests) - len(tests[::stride])
+
+
+def _size(output: Tensor) -> float:
+    """The largest entry, leaving out masks (infinite ones, and such as are a million times larger than most)."""
+    entries = output.abs()[output.isfinite() & (output != 0)]
+    if entries.numel() == 0:
+        return 0.0
+    return float(entries[entries <= 1e6 * entries.median()].max())
+
+
+def _largest_change(before: Tensor, after: Tensor) -> float:
+    """max |y − y'| where both are finite; infinite where one is and the other is not."""
+    if before.numel() == 0 or not (before.is_floating_point() or before.is_complex()):
+        return 0.0
+    change = (before - after).abs().nan_to_num(nan=math.inf)
+    return float(torch.where(before == after, 0.0, change).max())
 
 
 def _cpu(value: Any) -> Any:
