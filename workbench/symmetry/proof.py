@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
 from workbench.symmetry.capture import INPUT, MOVABLE, Capture, capture, split_inputs
+from workbench.symmetry.positive import roots_taken_of
 
 if TYPE_CHECKING:
     from workbench.symmetry.element import Element
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 TOLERANCE = 1e-9
 NEEDED = 1e-7  # leaving out a member that matters changes the output by at least this much
 _FLOOR = 1e-5  # share of the largest activation below which an output counts as structurally zero
+_FILLER = 1e9  # masks are filled with numbers this large (-3.4e38, -1e9); counted as activations they would excuse any error
 _LEAVE_ONE_OUT_BUDGET = 20_000  # graph nodes evaluated over all leave-one-out runs
 
 
@@ -102,10 +104,12 @@ class Widened:
     def _widen(self, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_floating_point():
             value = value.double()
-            if value.numel():
-                peak = float(value.abs().max())
-                if math.isfinite(peak):
-                    self.largest = max(self.largest, peak)
+            sizes = value.abs()
+            peak = float(sizes.max()) if value.numel() else 0.0
+            if not peak < _FILLER:
+                sizes = sizes[sizes < _FILLER]
+                peak = float(sizes.max()) if sizes.numel() else 0.0
+            self.largest = max(self.largest, peak)
         return value
 
 
@@ -168,20 +172,15 @@ class _Bench:
     def __init__(self, symmetry: Symmetry, captured: Capture, example_inputs: Any, seed: int) -> None:
         self.symmetry, self.captured, self.seed = symmetry, captured, seed
         generator = torch.Generator().manual_seed(seed)
-        variances = {
-            captured.roles[node.args[4].name][1]
-            for node in captured.program.graph.nodes
-            if node.op == "call_function" and "batch_norm" in str(node.target) and isinstance(node.args[4], Node)
-            and node.args[4].name in captured.roles
-        }  # fmt: skip
+        positive = {captured.roles[node.name][1] for node in roots_taken_of(captured.program.graph)}
         self.weights: dict[str, Tensor] = {}
         self.constants: dict[str, Any] = {}
         for placeholder, (role, name, value) in captured.roles.items():
             if role == MOVABLE and name not in self.weights:
                 shape = tuple(value.shape)
                 draw = torch.randn(shape, generator=generator, dtype=torch.float64)
-                fan_in = math.prod(shape[1:])
-                if name in variances:
+                fan_in = max(1, math.prod(shape[1:]))
+                if name in positive:
                     draw = draw.abs() + 0.5
                 elif len(shape) > 1:
                     draw = draw * (1.4 / math.sqrt(fan_in))
