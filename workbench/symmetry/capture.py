@@ -137,13 +137,29 @@ def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dec
         if decompose:
             _views_to_reshapes(program)
             program = program.run_decompositions()
-        return program
     except Exception as error:
         raise WorkbenchError(
             f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
             expected="a forward pass whose control flow does not depend on the values of tensors",
             next_step="see the error's cause, and move data-dependent branches out of forward",
         ) from error
+    _require_fixed_shapes(program)
+    return program
+
+
+def _require_fixed_shapes(program: ExportedProgram) -> None:
+    """Raise where a shape in the graph is only known once the inputs are, as after ``nonzero`` or a list of counts."""
+    for node in program.graph.nodes:
+        for value in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(value, torch.SymInt) or (isinstance(value, Tensor) and not all(isinstance(n, int) for n in value.shape)):
+                stack = list((node.meta.get("nn_module_stack") or {}).values())
+                raise WorkbenchError(
+                    f"torch.export captured the model with a size that depends on the values of tensors, from {node.target}"
+                    + (f" in {stack[-1][0]}" if stack and stack[-1][0] else ""),
+                    expected="shapes that follow from the shapes of the inputs",
+                    cause="entries are selected by a mask or by a count, as in routing that lists each expert's tokens",
+                    next_step="use another implementation, such as experts_implementation='batched_mm' in transformers",
+                )
 
 
 def _reads_outside(program: ExportedProgram, model: nn.Module) -> bool:

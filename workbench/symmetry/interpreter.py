@@ -21,7 +21,7 @@ from workbench.progress import Progress, Reporter
 from workbench.symmetry.capture import CONSTANT, INPUT, MOVABLE, Capture
 from workbench.symmetry.pointers import Pointer, Step, pointing
 from workbench.symmetry.records import Keys, Record, TensorType
-from workbench.symmetry.rules import RULES, NoRule
+from workbench.symmetry.rules import RULES, TAKE_INDICES, NoRule
 from workbench.symmetry.trees import ONE, Atom, Reason, Tree, Uni, atoms, fresh, normalise, pin, pinned, stretches, uniform, unify
 
 Operand = tuple[TensorType, Sequence[Hashable | None]]
@@ -119,7 +119,7 @@ class Interpreter:
         if all(operand.value is not None for operand in operands) and not name.startswith("empty"):
             return self._evaluate(node, args, kwargs, operands)
         if name in RULES:
-            if not RULES[name].takes_indices:
+            if name not in TAKE_INDICES:
                 for operand in operands:
                     self.use_as_numbers(operand)
             try:

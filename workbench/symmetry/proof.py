@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
 from workbench.symmetry.capture import INPUT, MOVABLE, Capture, capture, split_inputs
+from workbench.symmetry.positive import roots_taken_of
 
 if TYPE_CHECKING:
     from workbench.symmetry.element import Element
@@ -182,20 +183,15 @@ class _Bench:
     def __init__(self, symmetry: Symmetry, captured: Capture, example_inputs: Any, seed: int) -> None:
         self.symmetry, self.captured, self.seed = symmetry, captured, seed
         generator = torch.Generator().manual_seed(seed)
-        variances = {
-            captured.roles[node.args[4].name][1]
-            for node in captured.program.graph.nodes
-            if node.op == "call_function" and "batch_norm" in str(node.target) and isinstance(node.args[4], Node)
-            and node.args[4].name in captured.roles
-        }  # fmt: skip
+        positive = {captured.roles[node.name][1] for node in roots_taken_of(captured.program.graph)}
         self.weights: dict[str, Tensor] = {}
         self.constants: dict[str, Any] = {}
         for placeholder, (role, name, value) in captured.roles.items():
             if role == MOVABLE and name not in self.weights:
                 shape = tuple(value.shape)
                 draw = torch.randn(shape, generator=generator, dtype=torch.float64)
-                fan_in = math.prod(shape[1:])
-                if name in variances:
+                fan_in = max(1, math.prod(shape[1:]))
+                if name in positive:
                     draw = draw.abs() + 0.5
                 elif len(shape) > 1:
                     draw = draw * (1.4 / math.sqrt(fan_in))

@@ -14,6 +14,10 @@ from workbench.registry import Registry
 RULES: Registry[Callable[..., Any]] = Registry("operation rule", package="workbench.symmetry.rules", group="workbench.op_rules")
 
 
+# Operations whose rule itself says what becomes of operands whose values point into an axis.
+TAKE_INDICES: set[str] = set()
+
+
 class NoRule(Exception):
     """The operation has a rule, but not for this form of it; the walk then treats it as unknown and says why."""
 
@@ -21,13 +25,14 @@ class NoRule(Exception):
 def rule(*names: str, indices: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function for ATen operations by name, without namespace and overload.
 
-    indices: the rule itself says what becomes of operands whose values point into an axis; where it does not, that axis is pinned.
+    indices: see ``TAKE_INDICES``; for any other operation, an axis that the values of an operand point into is pinned.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        function.takes_indices = indices
         for name in names:
             RULES.register(name)(function)
+            if indices:
+                TAKE_INDICES.add(name)
         return function
 
     return decorate

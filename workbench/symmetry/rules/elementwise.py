@@ -18,7 +18,7 @@ UNARY = (
     "erfinv exp exp2 expm1 floor frac gelu hardshrink hardsigmoid hardswish hardtanh isfinite isinf isnan "
     "leaky_relu lift_fresh_copy log log10 log1p log2 log_sigmoid_forward logical_not logit mish nan_to_num neg "
     "positive reciprocal relu relu6 round rsqrt selu sgn sigmoid sign signbit silu sin sinh softplus softshrink "
-    "sqrt square tan tanh threshold to trunc _to_copy"
+    "sqrt square tan tanh threshold to trunc _to_copy lgamma digamma i0 sinc special_erfcx special_log_ndtr"
 ).split()
 COMPARISONS = ("eq", "ge", "gt", "le", "lt", "ne")
 CLAMPS = ("clamp",)

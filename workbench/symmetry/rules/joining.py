@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from workbench.symmetry.records import TensorType
 from workbench.symmetry.rules import NoRule, rule
 from workbench.symmetry.rules.reduction import axis_keys
-from workbench.symmetry.rules.views import take, view_as
-from workbench.symmetry.trees import Tree, concatenation, pin, pinned, unify
+from workbench.symmetry.rules.views import expand, reshape, take, view_as
+from workbench.symmetry.trees import Tree, Uni, concatenation, pin, pinned, uniform, unify
 
 
 @rule("cat")
 def cat(walk, args: Any, kwargs: Any) -> Any:
     tensors = [t for t in args[0] if t.shape != (0,)]
-    rank = len(tensors[0].axes)
+    rank = len(tensors[0].shape)
     dim = (args[1] if len(args) > 1 else kwargs.get("dim", 0)) % rank
+    tensors = [t for t in tensors if t.shape[dim] > 0] or tensors[:1]
+    return side_by_side(walk, tensors, dim)
+
+
+def side_by_side(walk, tensors: Sequence[TensorType], dim: int) -> TensorType:
+    """The tensors in order along ``dim``; all their other axes run together."""
+    rank = len(tensors[0].axes)
     why = walk.why("concatenated side by side")
     axes: list[Tree] = list(tensors[0].axes)
     for tensor in tensors[1:]:
@@ -30,11 +39,35 @@ def slice_(walk, args: Any, kwargs: Any) -> Any:
     dim %= len(tensor.shape)
     size = tensor.shape[dim]
     start, stop, step = slice(start, stop, step).indices(size)
-    if step != 1:
-        raise NoRule(f"step {step}")
     if stop <= start:
-        raise NoRule("an empty slice")
+        return nothing_of(walk, tensor, dim)
+    if step != 1:
+        return every(walk, tensor, dim, start, stop, step)
     return take(walk, tensor, dim, start, stop)
+
+
+def nothing_of(walk, tensor: TensorType, dim: int) -> TensorType:
+    """An empty slice: the axis has no entries, the others stay."""
+    axes = [Uni(0) if axis == dim else tree for axis, tree in enumerate(tensor.axes)]
+    keys = tuple(None if axis == dim else key for axis, key in enumerate(axis_keys(tensor)))
+    return walk.move(tensor, keys, axes, keys)
+
+
+def every(walk, tensor: TensorType, dim: int, start: int, stop: int, step: int) -> TensorType:
+    """Entries start, start + step, …: one of each row where the axis is viewed as rows of ``step``; else the axis keeps its order.
+
+    So rows may still be permuted: interleaved halves (gate and value, the two parts of a rotated pair) move together.
+    """
+    size, shape = tensor.shape[dim], walk.shape
+    if size % step == 0 and shape[dim] == size // step:
+        rows = reshape(walk, tensor, (*tensor.shape[:dim], size // step, step, *tensor.shape[dim + 1 :]))
+        return reshape(walk, take(walk, rows, dim + 1, start, start + 1), shape)
+    why = walk.why(f"every {step}th entry is taken, and {size} is no multiple")
+    pin(tensor.axes[dim], why)
+    keys = axis_keys(tensor)
+    made = walk.loop([(tensor, keys)], tuple(None if axis == dim else key for axis, key in enumerate(keys)))
+    made.axes[dim] = pinned(shape[dim], why)
+    return made
 
 
 @rule("select", indices=True)
@@ -58,16 +91,67 @@ def split(walk, args: Any, kwargs: Any) -> Any:
 
 @rule("constant_pad_nd")
 def pad(walk, args: Any, kwargs: Any) -> Any:
-    """Padding of positions (the last axes of an image): they are ordered. Padding of other axes has no rule yet."""
+    """Fixed stretches beside an axis; a negative amount takes entries away. The padding is constant, so it has no order."""
     tensor, amounts = args[:2]
-    ordered = walk.why("padded positions are ordered")
-    padded = {len(tensor.axes) - 1 - i // 2 for i, amount in enumerate(amounts) if amount}
-    if any(dim < 2 for dim in padded):
-        raise NoRule("padding of an axis that is not a position")
-    for dim in padded:
-        pin(tensor.axes[dim], ordered)
-    keys = axis_keys(tensor)
-    made = walk.loop([(tensor, keys)], tuple(None if axis in padded else key for axis, key in enumerate(keys)))
-    for dim in padded:
-        made.axes[dim] = pinned(walk.shape[dim], ordered)
-    return made
+    value = args[2] if len(args) > 2 else 0
+    for i in range(0, len(amounts), 2):
+        dim = len(tensor.shape) - 1 - i // 2
+        before, after = amounts[i : i + 2]
+        size = tensor.shape[dim]
+        if before < 0 or after < 0:
+            tensor = take(walk, tensor, dim, max(0, -before), size + min(0, after))
+        if before > 0 or after > 0:
+            tensor = _padded(walk, tensor, dim, max(0, before), max(0, after), value)
+    return tensor
+
+
+def _padded(walk, tensor: TensorType, dim: int, before: int, after: int, value: float) -> TensorType:
+    if value != 0:
+        # Zeros go with any other entries; another number is an operand of its own, or a rescaled tensor would seem to rescale it.
+        shapes = [(*tensor.shape[:dim], count, *tensor.shape[dim + 1 :]) for count in (before, after)]
+        left, right = ([walk.loop_free([uniform(n) for n in shape])] if shape[dim] else [] for shape in shapes)
+        return side_by_side(walk, [*left, tensor, *right], dim)
+    axes = list(tensor.axes)
+    axes[dim] = concatenation(tree for tree in (uniform(before), axes[dim], uniform(after)) if tree.size)
+    keys = tuple(range(len(axes)))
+    return walk.join([(tensor, keys)], axes, keys)
+
+
+@rule("slice_scatter")
+def slice_scatter(walk, args: Any, kwargs: Any) -> Any:
+    """The tensor with a stretch replaced: what comes before, the new stretch, what comes after."""
+    tensor, source, dim, start, stop, step = (*args, *(0, None, None, 1)[len(args) - 2 :])
+    dim %= len(tensor.shape)
+    start, stop, step = slice(start, stop, step).indices(tensor.shape[dim])
+    if stop <= start:
+        return tensor
+    if step != 1:
+        size, shape = tensor.shape[dim], tensor.shape
+        if size % step or source.shape[dim] != size // step:
+            raise NoRule(f"step {step}, and {size} is no multiple")
+        rows = reshape(walk, tensor, (*shape[:dim], size // step, step, *shape[dim + 1 :]))
+        column = view_as(walk, source, (*shape[:dim], size // step, 1, *shape[dim + 1 :]))
+        return reshape(walk, _replaced(walk, rows, column, dim + 1, start, start + 1), shape)
+    return _replaced(walk, tensor, source, dim, start, stop)
+
+
+@rule("select_scatter")
+def select_scatter(walk, args: Any, kwargs: Any) -> Any:
+    tensor, source, dim, index = args[:4]
+    dim %= len(tensor.shape)
+    index %= tensor.shape[dim]
+    source = view_as(walk, source, (*tensor.shape[:dim], 1, *tensor.shape[dim + 1 :]))
+    return _replaced(walk, tensor, source, dim, index, index + 1)
+
+
+def _replaced(walk, tensor: TensorType, source: TensorType, dim: int, start: int, stop: int) -> TensorType:
+    size = tensor.shape[dim]
+    before = [take(walk, tensor, dim, 0, start)] if start else []
+    after = [take(walk, tensor, dim, stop, size)] if stop < size else []
+    return side_by_side(walk, [*before, source, *after], dim)
+
+
+@rule("copy")
+def copy(walk, args: Any, kwargs: Any) -> Any:
+    """The source in the shape of the tensor it overwrites, of which nothing is left."""
+    return expand(walk, args[1:2], kwargs)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.symmetry.rules import rule
+from workbench.symmetry.records import TensorType
+from workbench.symmetry.rules import NoRule, rule
 from workbench.symmetry.rules.reduction import axis_keys, reduce_axes
 from workbench.symmetry.rules.views import reshape
 from workbench.symmetry.trees import Uni
@@ -21,6 +22,22 @@ def batch_norm(walk, args: Any, kwargs: Any) -> Any:
     saved = [value.shape for value in walk.node.meta["val"][1:]]
     statistics = [walk.loop([(args[3], (keys[1],))], (keys[1],)) if any(s) else walk.loop_free([Uni(0)]) for s in saved]
     return y, *statistics
+
+
+@rule("_native_batch_norm_legit")
+def batch_norm_of_batch(walk, args: Any, kwargs: Any) -> Any:
+    """Statistics of the batch itself (instance norm, standardised weights): over all axes but the channels."""
+    x, weight, bias, *more = args
+    training = next(argument for argument in more if isinstance(argument, bool))
+    if not training:
+        return batch_norm(walk, args[:5], kwargs)
+    if any(isinstance(argument, TensorType) for argument in more):
+        raise NoRule("running statistics are updated")
+    keys = axis_keys(x)
+    affine = [(t, (keys[1],)) for t in (weight, bias) if t is not None]
+    y, statistics = _normalise(walk, x, [axis for axis in range(len(keys)) if axis != 1], affine)
+    saved = reshape(walk, statistics, (x.shape[1],))
+    return y, saved, saved
 
 
 def _normalise(walk, x, dims, affine) -> tuple[Any, Any]:
