@@ -7,7 +7,8 @@ products cannot be told apart by A:
     M = W̃_Qᵀ W̃_K ,   N = W̃_Vᵀ W_O                              (rows of a W: the d units inside a head; W̃ = [W, b])
     ⟨M_A[β], M_B[σ]⟩ = tr( (Q̃_A[β] Q̃_B[σ]ᵀ) (K̃_A[β] K̃_B[σ]ᵀ)ᵀ )      only d × d products, no D × D matrix is formed
 
-A key bias that the proof found dead (softmax ignores it) is left out. Each kind of product is weighted so that it counts as its
+A key bias that the proof found dead (softmax ignores it) is left out, as are the biases of queries and keys packed into one
+tensor, of which the proof cannot say it. Each kind of product is weighted so that it counts as its
 two projections would in a balanced basis (there ‖X‖² = ‖Y‖² = ‖M‖_*): w = 2 √(‖M_A‖_* ‖M_B‖_*) / (‖M_A‖ ‖M_B‖), norms over heads.
 
 Rotary positions: only changes of basis that commute with the rotations are left inside query and key, one scaled rotation per
@@ -141,6 +142,8 @@ def _biases(problem: MatchingProblem, factor: str, inside: str, sides: list[Side
         if not owners or (len(owners) == 2 and owners[0][0] == owners[1][0]) or out[owners[0][1]] is not None:
             return None
         out[owners[0][1]] = vector.block
+    if None not in out and len({problem.sources[index][0] for index in out if index is not None}) == 1:
+        return [None, None]  # parts of one packed bias: the proof cannot say that the key's part of it is dead
     return out
 
 
