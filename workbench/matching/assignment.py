@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, from_numpy
 
@@ -45,6 +46,18 @@ def assign(score: Tensor, current: Tensor) -> tuple[Tensor, float]:
     if not kept.any():
         return current, 0.0
     return from_numpy(np.where(kept, new, old)), float(gains[kept].sum())
+
+
+def assign_copies(score: Tensor, old: Tensor) -> tuple[Tensor, float]:
+    """``assign`` for every copy of a factor; ``old`` itself comes back where nothing gains."""
+    if old.dim() == 1:
+        return assign(score, old)
+    rows, total = [], 0.0
+    for values, current in zip(score.flatten(0, -3), old.flatten(0, -2), strict=True):
+        row, gain = assign(values, current)
+        rows.append(row)
+        total += gain
+    return (torch.stack(rows).reshape(old.shape), total) if total > 0 else (old, 0.0)
 
 
 def _cycles(nexts: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ section 3.2). It works on ``layout.blocks``, so flattened convolutions, concaten
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 
 import torch
@@ -62,6 +62,7 @@ class MatchingProblem:
         self.device = resolve_device(device)
         self.names = cost_tensors(symmetry) if names is None else tuple(names)
         self.blocks: list[tuple[Block, Block]] = []
+        self.sources: list[tuple[str, int]] = []  # of each block: its tensor, and which part of that tensor it is
         self.occurrences: dict[str, list[tuple[int, int]]] = {name: [] for name in symmetry.groups}
         self.constant = 0.0
         counted = set(self.names)
@@ -71,7 +72,7 @@ class MatchingProblem:
             first, second = (
                 piece.gather(state).detach().to(self.device, torch.float64).contiguous() for state in (anchor, moving)
             )
-            for pair in zip(blocks(first, piece.layouts), blocks(second, piece.layouts), strict=True):
+            for part, pair in enumerate(zip(blocks(first, piece.layouts), blocks(second, piece.layouts), strict=True)):
                 labels = [label for label in pair[0].labels if label in symmetry.groups]
                 if not labels:
                     self.constant += float((pair[0].view * pair[1].view).sum())
@@ -80,6 +81,7 @@ class MatchingProblem:
                     if label in symmetry.groups:
                         self.occurrences[label].append((len(self.blocks), axis))
                 self.blocks.append(pair)
+                self.sources.append((piece.names[0], part))
 
     def without_biases(self) -> MatchingProblem:
         names = [name for name in self.names if len(self.symmetry.tensors[name].shape) > 1]
@@ -110,9 +112,10 @@ class MatchingProblem:
         groups = self.symmetry.groups
         return {name: tuple(n for n, g in groups.items() if name in g.over) for name in groups}
 
-    def objective(self, element: Element) -> float:
-        """Σ_k ⟨A_k, π(B_k)⟩ over the tensors that count, in float64."""
-        total = sum((a.view * element.apply_to_block(b)).sum() for a, b in self.blocks)
+    def objective(self, element: Element, *, skip: Collection[int] = ()) -> float:
+        """Σ_k ⟨A_k, π(B_k)⟩ over the tensors that count, in float64; skip: numbers of blocks to leave out."""
+        counted = (pair for index, pair in enumerate(self.blocks) if index not in skip)
+        total = sum((a.view * element.apply_to_block(b)).sum() for a, b in counted)
         return self.constant + float(total)
 
     def work(self, factor: str) -> float:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from workbench.errors import Cancelled, WorkbenchError
-from workbench.matching import wreath
-from workbench.matching.assignment import assign
+from workbench.matching import heads, wreath
+from workbench.matching.assignment import assign_copies
 from workbench.matching.matcher import Match, MatchStep, matcher
 from workbench.matching.problem import CostMatrices, MatchingProblem
+from workbench.matching.starts import anchored_start
 from workbench.progress import Progress, Reporter
 from workbench.symmetry.element import Element
 
@@ -31,7 +31,10 @@ class WeightMatching:
     tolerance · max(1, |objective|), all in float64; order: "random" (a fresh order each sweep, from the seed) or "given";
     include_biases: whether one-axis tensors (biases, norm gains) pull on the match; restarts: runs from further random starts,
     the best objective wins; start: "identity", or "anchored" (factors tied to inputs, outputs and biases first, then outwards:
-    it finds planted permutations of deep residual nets that the identity start misses).
+    it finds planted permutations of deep residual nets that the identity start misses);
+    head_similarity: "weights", or "invariant": heads are ordered by the products W_Q W_Kᵀ and W_V W_O, which no change of basis
+    inside a head can touch (``workbench.matching.heads``); what is inside each head is then arranged by its weights. The order of
+    the heads no longer raises the objective over weights, so the history may fall where heads were visited.
     """
 
     max_sweeps: int = 100
@@ -40,9 +43,15 @@ class WeightMatching:
     include_biases: bool = True
     restarts: int = 0
     start: Literal["identity", "anchored"] = "identity"
+    head_similarity: Literal["weights", "invariant"] = "weights"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("order", ("random", "given")), ("start", ("identity", "anchored"))):
+        choices = {
+            "order": ("random", "given"),
+            "start": ("identity", "anchored"),
+            "head_similarity": ("weights", "invariant"),
+        }
+        for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
                 raise WorkbenchError(f"{name} is {getattr(self, name)!r}", expected=f"one of {', '.join(allowed)}")
         if self.max_sweeps < 1 or self.restarts < 0 or not self.tolerance >= 0:
@@ -57,7 +66,7 @@ class WeightMatching:
             problem = problem.without_biases()
         generator = torch.Generator().manual_seed(seed)
         reporter = Reporter(progress, "matching")
-        best: Match | None = None
+        best: tuple[float, Match] | None = None
         for run in range(1 + self.restarts):
             if run:
                 drawn = int(torch.randint(2**62, (1,), generator=generator))
@@ -70,13 +79,13 @@ class WeightMatching:
             except Cancelled:
                 # What was accepted so far is a valid element: hand it back instead of losing the work.
                 search.cancelled = True
-            found = search.result()
-            if best is None or found.objective > best.objective:
-                best = replace(found, cancelled=search.cancelled)
+            rank = search.rank()
+            if best is None or rank > best[0]:
+                best = rank, search.result()
             if search.cancelled:
-                return replace(best, cancelled=True)
+                return replace(best[1], cancelled=True)
         assert best is not None
-        return best
+        return best[1]
 
 
 class _Search:
@@ -91,6 +100,13 @@ class _Search:
         self.sweeps = 0
         self.cancelled = False
         self.left_alone: list[str] = []
+        self.pairs: dict[str, tuple[heads.HeadPair, ...]] = {}
+        if settings.head_similarity == "invariant":
+            found = {name: heads.head_pairs(problem, name) for name in problem.symmetry.groups}
+            self.pairs = {name: pairs for name, pairs in found.items() if pairs}
+        # Rows of a pair are arranged with the heads, by the same similarity, and have no visit of their own.
+        self.rows = {row for name, pairs in self.pairs.items() for row in heads.rows(pairs)}
+        self.waiting -= self.rows
 
     @property
     def floor(self) -> float:
@@ -126,17 +142,18 @@ class _Search:
         """Solve one factor. Returns the gain and the number of units that changed (both 0 where the old permutation is kept)."""
         self.waiting.discard(name)
         before = self.element
+        if name in self.pairs:
+            similarity = heads.similarity(self.problem, self.pairs[name], before)
+            proposal = wreath.propose(self.problem, name, before, similarity=similarity)
+            assert proposal.gain is not None
+            return self._accept(name, proposal.element, proposal.gain)
         if self.problem.dependents[name]:
             candidate = self._outer(name)
         elif name in self.problem.quadratic:
-            candidate = self._proposed(name)
+            candidate = self._solve(name)[0]
         else:
-            return self._linear(name)
+            return self._accept(name, *self._solve(name))
         gain = self.problem.objective(candidate) - self.problem.objective(before) if candidate is not before else 0.0
-        return self._accept(name, candidate, gain)
-
-    def _linear(self, name: str) -> tuple[float, int]:
-        candidate, gain = self._solve(name)
         return self._accept(name, candidate, gain)
 
     def _solve(self, name: str) -> tuple[Element, float]:
@@ -144,20 +161,17 @@ class _Search:
         old = self.element.permutations[name]
         score = self.costs.of(name, self.element)
         assert score is not None
-        new, gain = _assign_copies(score, old)
+        new, gain = assign_copies(score, old)
         if new is old:
             return self.element, 0.0
         return Element({**self.element.permutations, name: new}, self.element.over), gain
-
-    def _proposed(self, name: str) -> Element:
-        return self._solve(name)[0]
 
     def _outer(self, name: str) -> Element:
         if not wreath.can_move(self.problem, name):
             if name not in self.left_alone:
                 self.left_alone.append(name)
             return self.element
-        return wreath.propose(self.problem, name, self.element)
+        return wreath.propose(self.problem, name, self.element).element
 
     def _accept(self, name: str, candidate: Element, gain: float) -> tuple[float, int]:
         if candidate is self.element or gain <= self.floor:
@@ -168,17 +182,47 @@ class _Search:
             moved = int((old != new).sum())
             if moved:
                 changed += moved
-                self.waiting |= {other for other in self.problem.neighbours[factor] if self.problem.occurrences[other]}
-        if name in self.problem.quadratic or self.problem.dependents[name]:
-            self.waiting.add(name)
-        else:
+                self._wake(factor)
+        if name in self.pairs:
+            self.objective = self.problem.objective(candidate)
             self.waiting.discard(name)
+        else:
+            self.objective += gain
+            if self._solved_together(name):
+                self.waiting -= {name, *self.problem.dependents[name]}
+            else:
+                self.waiting.add(name)
         self.element = candidate
-        self.objective += gain
         return gain, changed
+
+    def _wake(self, factor: str) -> None:
+        """The factors whose best arrangement depends on that of ``factor``."""
+        woken = {other for other in self.problem.neighbours[factor] if self.problem.occurrences[other]} - self.rows
+        for outer in self.problem.symmetry.groups[factor].over:
+            # The order of the copies was chosen for the best arrangements inside, whichever the present ones are.
+            if outer in self.pairs or (outer in woken and self._solved_together(outer)):
+                woken.discard(outer)
+        self.waiting |= woken
+
+    def _solved_together(self, name: str) -> bool:
+        """Whether one visit finds the best of ``name`` and its dependents, all others held."""
+        if name in self.problem.quadratic:
+            return False
+        return not self.problem.dependents[name] or wreath.separable(self.problem, name)
+
+    def rank(self) -> float:
+        """What runs from several starts are compared by: the objective, the products in place of the weights they stand for."""
+        if not self.pairs:
+            return self.problem.objective(self.element)
+        gone = {index for pairs in self.pairs.values() for index in heads.replaced(self.problem, pairs)}
+        shared = sum(heads.agreement(self.problem, pairs, self.element) for pairs in self.pairs.values())
+        return shared + self.problem.objective(self.element, skip=gone)
 
     def result(self) -> Match:
         notes = [f"{name} was left where it is: its dependent factors depend on others too" for name in self.left_alone]
+        if self.settings.head_similarity == "invariant":
+            ordered = ", ".join(self.pairs)
+            notes.append(f"ordered by invariant products: {ordered or 'nothing, no factor has pairs of projections'}")
         return Match(
             self.element,
             self.problem.objective(self.element),
@@ -187,46 +231,3 @@ class _Search:
             converged=not self.waiting,
             notes=tuple(notes),
         )
-
-
-def _assign_copies(score: Tensor, old: Tensor) -> tuple[Tensor, float]:
-    """``assign`` for every copy of a factor; ``old`` itself comes back where nothing gains."""
-    if old.dim() == 1:
-        return assign(score, old)
-    rows, total = [], 0.0
-    for values, current in zip(score.flatten(0, -3), old.flatten(0, -2), strict=True):
-        row, gain = assign(values, current)
-        rows.append(row)
-        total += gain
-    return (torch.stack(rows).reshape(old.shape), total) if total > 0 else (old, 0.0)
-
-
-def anchored_start(problem: MatchingProblem) -> Element:
-    """A start built from what is fixed: each factor in turn is matched on the blocks whose other factors are already matched.
-
-    The factor with the largest share of such blocks (by squared norm) comes first, so a residual stream starts from stem, head
-    and norms, and the inner factors follow.
-    """
-    element, costs = problem.symmetry.identity(), CostMatrices(problem)
-    left = {name for name, places in problem.occurrences.items() if places and not problem.dependents[name]}
-    known = set(problem.symmetry.groups) - left
-    while left:
-        name = max(sorted(left), key=lambda factor: _anchored_share(problem, factor, known))
-        score = costs.of(name, element, only=known)
-        if score is not None:
-            new, _ = _assign_copies(score, element.permutations[name])
-            element = Element({**element.permutations, name: new}, element.over)
-        left.discard(name)
-        known.add(name)
-    return element
-
-
-def _anchored_share(problem: MatchingProblem, factor: str, known: set[str]) -> float:
-    anchored = total = 0.0
-    for index, axis in problem.occurrences[factor]:
-        block = problem.blocks[index][0]
-        norm = float(block.view.square().sum())
-        total += norm
-        others = {label for d, label in enumerate(block.labels) if d != axis and label in problem.symmetry.groups}
-        anchored += norm if others <= known else 0.0
-    return anchored / total if total else 0.0
