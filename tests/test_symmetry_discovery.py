@@ -407,8 +407,6 @@ def test_errors_teach():
     branching = Net(lambda m, x: m.a(x) if float(x.sum()) > 0 else m.a(-x), a=nn.Linear(5, 2))
     with pytest.raises(WorkbenchError, match="could not capture"):
         discover_symmetry(branching, (torch.randn(ROW),))
-    with pytest.raises(WorkbenchError, match="permutations only"):
-        discover_symmetry(model, (torch.randn(ROW),), scales=True)
 
 
 def test_explain_names_ties_pins_and_the_proof():

@@ -123,6 +123,10 @@ class Dependence:
         self.free = [a for a in dict.fromkeys(a for t in self._parameters for a in t.by_atom) if not a.pins]
         self.over = {f: [b for b in self._candidates(f) if self._may_depend(f, b)] for f in self.free}
 
+    def of(self, f: Atom) -> list[Atom]:
+        """What ``f``, which may be pinned, may have a copy for each value of."""
+        return self.over[f] if f in self.over else [b for b in self._candidates(f) if self._may_depend(f, b)]
+
     def _candidates(self, f: Atom) -> list[Atom]:
         """Atoms linked to f in every parameter that carries f."""
         candidates: list[Atom] | None = None

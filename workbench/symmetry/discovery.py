@@ -13,10 +13,12 @@ from workbench.progress import Progress
 from workbench.symmetry import proof
 from workbench.symmetry.branches import Branches, find_branches
 from workbench.symmetry.capture import MOVABLE, Capture, capture
+from workbench.symmetry.degrees import Power, find_powers, without_contained
 from workbench.symmetry.dependence import Dependence, acyclic, join, joint_pairs
 from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, Stack, Symmetry, TensorEntry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum, movable, strip_factor
+from workbench.symmetry.scaling import SCALE, SIGN, Scaling
 from workbench.symmetry.siblings import merge_siblings, sibling_factors
 from workbench.symmetry.stacked import capture_stacked
 from workbench.symmetry.trees import Atom, Cat, Prod, Tree, atoms, normalise
@@ -39,28 +41,25 @@ def discover_symmetry(
 
     model: any module torch.export can capture; not changed in any way. example_inputs: a tuple of positional inputs, or a dict
     of keyword inputs; a batch of 2 or more. outputs: names of the outputs that matter (each one kept pins its axes); default
-    all. scales, signs: continuous and sign symmetries are not discovered by this version. progress: called once per graph node.
+    all. scales, signs: also find the positive scales and the signs of units (``.scalings``): of ReLU units, BatchNorm, gated
+    layers, norm gains, heads. progress: called once per graph node.
 
     Raises WorkbenchError where the model fails on the inputs or cannot be exported.
     """
-    for name, wanted in (("scales", scales), ("signs", signs)):
-        if wanted:
-            raise WorkbenchError(
-                f"{name}=True was asked for, and this version finds permutations only",
-                next_step=f"call discover_symmetry without {name}=True",
-            )
+    kinds = (*([SCALE] if scales else []), *([SIGN] if signs else []))
     captured = capture(model, example_inputs, outputs=outputs)
     walk = Interpreter(captured, progress)
     walk.run()
-    symmetry = assemble(captured, walk)
-    larger = with_branches(symmetry, captured, example_inputs)
+    symmetry = assemble(captured, walk, kinds=kinds)
+    larger = with_branches(symmetry, captured, example_inputs, kinds)
     if larger is not None:
         proved = prove(larger, captured, model, example_inputs)
         if proved.log10_order() > symmetry.log10_order():
             return proved
         symmetry = replace(symmetry, notes=(*symmetry.notes, *(n for n in proved.notes if n.startswith("defect"))))
     proved = prove(symmetry, captured, model, example_inputs)
-    siblings = sibling_factors(proved) if proved.proof is not None else []
+    # A factor of two stretches has no scalings of its own yet: those of the stretches are worth more to who asks for them.
+    siblings = sibling_factors(proved) if proved.proof is not None and not proved.scalings else []
     if siblings:
         larger = prove(merge_siblings(proved, siblings), captured, model, example_inputs)
         if larger.log10_order() > proved.log10_order():
@@ -72,17 +71,19 @@ def discover_symmetry(
 _CLASSES = 12
 
 
-def with_branches(plain: Symmetry, captured: Capture, example_inputs: Any) -> Symmetry | None:
+def with_branches(plain: Symmetry, captured: Capture, example_inputs: Any, kinds: Sequence[str] = ()) -> Symmetry | None:
     """The group that also exchanges whole branches; None where there are none, or nothing is gained."""
     classes = find_branches(captured)
-    found = _exchanged(plain, captured, classes, example_inputs) if classes else None
+    found = _exchanged(plain, captured, classes, example_inputs, kinds) if classes else None
     if found is None and 1 < len(classes) <= _CLASSES:
-        gaining = [one for one in classes if _exchanged(plain, captured, [one], example_inputs) is not None]
-        found = _exchanged(plain, captured, gaining, example_inputs) if gaining else None
+        gaining = [one for one in classes if _exchanged(plain, captured, [one], example_inputs, ()) is not None]
+        found = _exchanged(plain, captured, gaining, example_inputs, kinds) if gaining else None
     return found
 
 
-def _exchanged(plain: Symmetry, captured: Capture, classes: Sequence[Branches], example_inputs: Any) -> Symmetry | None:
+def _exchanged(
+    plain: Symmetry, captured: Capture, classes: Sequence[Branches], example_inputs: Any, kinds: Sequence[str]
+) -> Symmetry | None:
     """The group found with ``classes`` stacked, told of the single tensors; None where it is no larger than ``plain``."""
     try:
         anew, names = capture_stacked(captured, classes, example_inputs)
@@ -90,7 +91,7 @@ def _exchanged(plain: Symmetry, captured: Capture, classes: Sequence[Branches], 
         return None  # the mapped model cannot be exported: the plain group stands
     walk = Interpreter(anew)
     walk.run()
-    found = assemble(anew, walk, stacks=names)
+    found = assemble(anew, walk, stacks=names, kinds=kinds)
     if found.log10_order() <= plain.log10_order() + 1e-9:
         return None
     tensors = {name: found.tensors.get(name, entry) for name, entry in plain.tensors.items()}
@@ -114,22 +115,33 @@ def _exchanged(plain: Symmetry, captured: Capture, classes: Sequence[Branches], 
     }
     built = build(tensors, factors, aliases=captured.aliases, stacks=tuple(stacks))
     return replace(
-        built, pinned=tuple(pinned), unknown_ops=found.unknown_ops, notes=plain.notes, outputs=plain.outputs
+        built,
+        pinned=tuple(pinned),
+        unknown_ops=found.unknown_ops,
+        notes=plain.notes,
+        outputs=plain.outputs,
+        scalings={name: scaling.told_of(names) for name, scaling in found.scalings.items()},
     )
 
 
-def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = ()) -> Symmetry:
-    """Names for the factors, layouts for the tensors, reasons for the pinned axes. stacks: parameters with an axis of branches."""
+def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = (), kinds: Sequence[str] = ()) -> Symmetry:
+    """Names for the factors, layouts for the tensors, reasons for the pinned axes.
+
+    stacks: parameters with an axis of branches; kinds: which of "scale" and "sign" to look for.
+    """
     dependence = Dependence(walk.parameters, walk.records, walk.pointed)
     joint = joint_pairs(dependence, (axis for kind in walk.parameters.values() for axis in kind.axes))
     merged = {atom for pair in joint for atom in pair}
-    over = acyclic({f: _joined(outer, joint) for f, outer in dependence.over.items() if f not in merged})
+    powers = [power for kind in kinds for power in find_powers(walk, kind)]
+    within = {**dependence.over, **{power.atom: dependence.of(power.atom) for power in powers}}
+    over = acyclic({f: _joined(outer, joint) for f, outer in within.items() if f not in merged})
     parameters = {name: [join(axis, joint) for axis in kind.axes] for name, kind in walk.parameters.items()}
     names = _factor_names(captured, parameters, stacks)
     tensors: dict[str, TensorEntry] = {}
     pinned: list[PinnedAxis] = []
     unused = []
-    coordinates = dict.fromkeys(b for outer in over.values() for b in outer if b.pins)
+    fixed = [power.atom for power in powers if power.atom.pins]
+    coordinates = dict.fromkeys([*(b for outer in over.values() for b in outer if b.pins), *fixed])
     labels = {**names, **{b: f"=fixed{number}" for number, b in enumerate(coordinates)}}
     buffers = dict(captured.module.named_buffers(remove_duplicate=False))
     roles = {name: role for role, name, _ in captured.roles.values()}
@@ -169,7 +181,31 @@ def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = 
         unknown_ops=dict(walk.unknown),
         notes=tuple(notes),
         outputs=None if captured.wanted is None else tuple(captured.wanted),
+        scalings=_scalings(powers, labels, over, joint),
     )
+
+
+def _scalings(
+    powers: Sequence[Power],
+    labels: Mapping[Atom, str],
+    over: Mapping[Atom, Sequence[Atom]],
+    joint: Mapping[tuple[Atom, Atom], Atom],
+) -> dict[str, Scaling]:
+    """Names and shapes for the powers that were found; those that others contain are left out."""
+    whole = {f: both for (_, f), both in joint.items()}
+    outer = {b for b, _ in joint}
+    found: dict[str, Scaling] = {}
+    for power in without_contained([p for p in powers if p.atom not in outer], over):
+        atom = whole.get(power.atom, power.atom)
+        inside = over.get(atom, ())
+        base = f"{power.kind} of {labels[atom]}"
+        name, count = base, 2
+        while name in found:
+            name, count = f"{base}#{count}", count + 1
+        found[name] = Scaling(
+            name, labels[atom], power.kind, atom.size, tuple(labels[b] for b in inside), tuple(b.size for b in inside), power.powers
+        )
+    return found
 
 
 def _joined(outer: Sequence[Atom], joint: Mapping[tuple[Atom, Atom], Atom]) -> list[Atom]:
@@ -245,7 +281,7 @@ def prove(symmetry: Symmetry, captured: Capture, model: nn.Module, example_input
     if verdict.passed:
         return replace(symmetry, proof=verdict)
     wrong = [name for name, error in verdict.per_group.items() if not error <= proof.TOLERANCE]
-    kept = without(symmetry, wrong or list(symmetry.groups))
+    kept = without(symmetry, wrong or [*symmetry.groups, *symmetry.scalings])
     note = (
         f"defect: the factors {', '.join(wrong) or 'found'} changed the function by up to "
         f"{verdict.max_relative_error:.1e} in the proof by test and were dropped"
@@ -280,4 +316,12 @@ def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
     if any(movable(stack.layouts[0]) for stack in symmetry.stacks) and not any(movable(s.layouts[0]) for s in stacks):
         stacks = ()  # no branch may be exchanged any more
     built = build(tensors, factors, aliases=symmetry.aliases, stacks=stacks)
-    return replace(built, pinned=tuple(pinned), unknown_ops=symmetry.unknown_ops, notes=symmetry.notes, outputs=symmetry.outputs)
+    scalings = {n: s for n, s in symmetry.scalings.items() if n not in gone and not gone & {s.factor, *s.over}}
+    return replace(
+        built,
+        pinned=tuple(pinned),
+        unknown_ops=symmetry.unknown_ops,
+        notes=symmetry.notes,
+        outputs=symmetry.outputs,
+        scalings=scalings,
+    )

@@ -10,13 +10,14 @@ factor it is *over*, indexed by **destination** coordinates: entry (β, j) of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from workbench.errors import WorkbenchError
 from workbench.symmetry.layout import Block, Layout, blocks
+from workbench.symmetry.scaling import SIGN, Scaling, scaled
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,11 +25,14 @@ class Element:
     """One member of the group.
 
     permutations: factor -> int64 array of shape (*sizes of the factors it is over, n), on the CPU; over: factor -> names of
-    the factors it is over (left out where there are none).
+    the factors it is over (left out where there are none); scales: name of a scale or sign -> float64 array of its shape, in
+    **destination** coordinates (units are moved first, then scaled); actions: what those names stand for.
     """
 
     permutations: Mapping[str, Tensor]
     over: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    scales: Mapping[str, Tensor] = field(default_factory=dict)
+    actions: Mapping[str, Scaling] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, perm in self.permutations.items():
@@ -37,13 +41,29 @@ class Element:
                 raise WorkbenchError(
                     f"The array for factor {name!r} is not a permutation of 0…{n - 1}", expected="int64, each index once"
                 )
+        for name, values in self.scales.items():
+            wanted = self.actions[name]
+            fine = bool((values.abs() == 1).all()) if wanted.kind == SIGN else bool(((values > 0) & values.isfinite()).all())
+            if tuple(values.shape) != wanted.shape or not fine:
+                raise WorkbenchError(
+                    f"The numbers for {name!r} do not fit",
+                    expected=f"{'1 and −1' if wanted.kind == SIGN else 'positive numbers'} of shape {wanted.shape}",
+                )
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Element):
+            return False
+        actions = {**other.actions, **self.actions}
+        a, b = replace(self, actions=actions), replace(other, actions=actions)
         return (
-            isinstance(other, Element)
-            and self.permutations.keys() == other.permutations.keys()
+            self.permutations.keys() == other.permutations.keys()
             and all(torch.equal(perm, other.permutations[name]) for name, perm in self.permutations.items())
+            and all(torch.equal(a._scale(name), b._scale(name)) for name in {**self.scales, **other.scales})
         )
+
+    def _scale(self, name: str) -> Tensor:
+        """The numbers of a scaling; 1 where none are held."""
+        return self.scales[name] if name in self.scales else torch.ones((), dtype=torch.float64).expand(self.actions[name].shape)
 
     def __hash__(self) -> int:
         return hash(tuple(sorted((name, tuple(perm.flatten().tolist())) for name, perm in self.permutations.items())))
@@ -53,8 +73,9 @@ class Element:
 
         A factor it is over may itself depend on others; those are then among the ones ``name`` is over.
         """
-        outer = self.over.get(name, ())
-        sizes = self.permutations[name].shape[:-1]
+        return self._grids(self.over.get(name, ()), self.permutations[name].shape[:-1])
+
+    def _grids(self, outer: tuple[str, ...], sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
         grids = torch.meshgrid(*[torch.arange(size) for size in sizes], indexing="ij") if sizes else ()
         at = dict(zip(outer, grids, strict=True))
         return tuple(
@@ -72,7 +93,16 @@ class Element:
         for name, perm in self.permutations.items():
             inner = first.permutations[name][self._sources(name)] if self.over.get(name) else first.permutations[name]
             out[name] = torch.gather(inner, -1, perm)
-        return Element(out, self.over)
+        actions = {**first.actions, **self.actions}
+        one, two = replace(self, actions=actions), replace(first, actions=actions)
+        scales = {name: one._scale(name) * one._pulled(two._scale(name), name) for name in {**self.scales, **first.scales}}
+        return Element(out, self.over, scales, actions)
+
+    def _pulled(self, values: Tensor, name: str) -> Tensor:
+        """Numbers of a scaling that were there before the units moved, in destination coordinates: v(π(β), π_β(i))."""
+        action = self.actions[name]
+        *outer, units = self._grids((*action.over, action.factor), action.shape)
+        return values[(*outer, units)]
 
     def inverse(self) -> Element:
         """The element g⁻¹ with ``g @ g.inverse()`` the identity."""
@@ -84,17 +114,20 @@ class Element:
                 moved[self._sources(name)] = back
                 back = moved
             out[name] = back
-        return Element(out, self.over)
+        plain = Element(out, self.over, actions=self.actions)
+        return replace(plain, scales={name: plain._pulled(1 / values, name) for name, values in self.scales.items()})
 
     def restrict(self, names: Iterable[str]) -> Element:
-        """The element that moves only the factors in ``names`` and leaves the others alone."""
+        """The element that moves only the factors, and scales only the scalings, in ``names``, and leaves the others alone."""
         keep = set(names)
-        unknown = keep - set(self.permutations)
+        unknown = keep - set(self.permutations) - set(self.actions)
         if unknown:
             raise WorkbenchError(f"No factor is called {sorted(unknown)[0]!r}", expected=f"some of {', '.join(self.permutations)}")
         return Element(
             {n: p if n in keep else torch.arange(p.shape[-1]).expand(p.shape).clone() for n, p in self.permutations.items()},
             self.over,
+            {n: values for n, values in self.scales.items() if n in keep},
+            self.actions,
         )
 
     def units_moved(self) -> dict[str, int]:
@@ -103,15 +136,21 @@ class Element:
 
     @property
     def is_identity(self) -> bool:
-        return not any(self.units_moved().values())
+        return not any(self.units_moved().values()) and all(bool((values == 1).all()) for values in self.scales.values())
 
-    def apply_to_tensor(self, tensor: Tensor, layouts: Iterable[Layout]) -> Tensor:
-        """The moved tensor, a new contiguous one of the same shape, dtype and device. Bit-exact: entries are only moved."""
+    def apply_to_tensor(self, tensor: Tensor, layouts: Iterable[Layout], name: str = "") -> Tensor:
+        """The moved tensor, a new contiguous one of the same shape, dtype and device. Bit-exact: entries are only moved.
+
+        name: the piece this is, where the element also scales.
+        """
         source = tensor.detach().contiguous()
         out = torch.empty_like(source)
         layouts = tuple(layouts)
         for target, block in zip(blocks(out, layouts), blocks(source, layouts), strict=True):
             target.view.copy_(self.apply_to_block(block))
+        numbers = [(self.actions[n], values) for n, values in self.scales.items() if not bool((values == 1).all())]
+        if numbers:
+            out = scaled(out, layouts, name, numbers)
         return out
 
     def apply_to_block(self, block: Block, *, skip: int | None = None) -> Tensor:

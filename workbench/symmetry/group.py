@@ -23,6 +23,7 @@ from workbench.states import StateDict, require_state, storage_key
 from workbench.symmetry import layout as layouts
 from workbench.symmetry.element import Element
 from workbench.symmetry.layout import Layout
+from workbench.symmetry.scaling import SCALE, SIGN, Scaling
 
 if TYPE_CHECKING:
     from workbench.symmetry.permutation_spec import PermutationSpec
@@ -131,7 +132,7 @@ class Symmetry:
     name -> the name it shares memory with; unknown_ops: operations without a rule -> how often they occurred (each pinned
     every axis it touched); outputs: the outputs that matter, None for all; proof: the verdict of the
     numeric test, or None where it was not run; stacks: tensors that are moved together (see ``Stack``); their entries in
-    ``tensors`` describe the axes inside one branch.
+    ``tensors`` describe the axes inside one branch; scalings: scales and signs that were asked for, by name.
     """
 
     groups: Mapping[str, Group]
@@ -143,6 +144,7 @@ class Symmetry:
     outputs: tuple[str, ...] | None = None
     proof: SymmetryCheck | None = None
     stacks: tuple[Stack, ...] = ()
+    scalings: Mapping[str, Scaling] = field(default_factory=dict)
 
     def pieces(self) -> tuple[Stack, ...]:
         """What is cut into blocks: every moved or fixed tensor once (no tied names), those of exchangeable branches stacked."""
@@ -157,6 +159,16 @@ class Symmetry:
     def log10_order(self) -> float:
         """log10 of the number of permutations in the group: Σ_f copies_f · log10(n_f!)."""
         return sum(group.log10_order for group in self.groups.values())
+
+    @property
+    def scale_dimension(self) -> int:
+        """Dimension of the group of positive scales that was found."""
+        return sum(math.prod(scaling.shape) for scaling in self.scalings.values() if scaling.kind == SCALE)
+
+    @property
+    def sign_bits(self) -> int:
+        """log2 of the number of sign changes that were found."""
+        return sum(math.prod(scaling.shape) for scaling in self.scalings.values() if scaling.kind == SIGN)
 
     @cached_property
     def coverage(self) -> float:
@@ -173,9 +185,8 @@ class Symmetry:
 
     def identity(self) -> Element:
         """The element that moves nothing."""
-        return Element(
-            {n: torch.arange(g.size).expand(*g.over_sizes, g.size).clone() for n, g in self.groups.items()}, self._over()
-        )
+        units = {n: torch.arange(g.size).expand(*g.over_sizes, g.size).clone() for n, g in self.groups.items()}
+        return Element(units, self._over(), {n: s.identity() for n, s in self.scalings.items()}, self.scalings)
 
     def sample(self, seed: int) -> Element:
         """A uniformly random element; ``seed`` feeds a generator of its own."""
@@ -184,15 +195,20 @@ class Symmetry:
         for name, group in self.groups.items():
             rows = [torch.randperm(group.size, generator=generator) for _ in range(group.copies)]
             drawn[name] = torch.stack(rows).reshape(*group.over_sizes, group.size)
-        return Element(drawn, self._over())
+        return Element(drawn, self._over(), {n: s.sample(generator) for n, s in self.scalings.items()}, self.scalings)
 
-    def element(self, permutations: Mapping[str, Any]) -> Element:
-        """An element from arrays for some factors, the identity elsewhere."""
+    def element(self, permutations: Mapping[str, Any], scales: Mapping[str, Any] | None = None) -> Element:
+        """An element from arrays for some factors and some scalings, the identity elsewhere."""
         given = {n: torch.as_tensor(p, dtype=torch.int64) for n, p in permutations.items()}
         unknown = set(given) - set(self.groups)
         if unknown:
             raise WorkbenchError(f"No factor is called {sorted(unknown)[0]!r}", expected=f"some of {', '.join(self.groups)}")
-        return Element({**self.identity().permutations, **given}, self._over())
+        numbers = {n: torch.as_tensor(s, dtype=torch.float64) for n, s in (scales or {}).items()}
+        if numbers.keys() - self.scalings.keys():
+            wrong = sorted(numbers.keys() - self.scalings.keys())[0]
+            raise WorkbenchError(f"No scaling is called {wrong!r}", expected=f"some of {', '.join(self.scalings) or 'none'}")
+        identity = self.identity()
+        return Element({**identity.permutations, **given}, self._over(), {**identity.scales, **numbers}, self.scalings)
 
     def apply(self, element: Element, state: StateDict) -> dict[str, Tensor]:
         """The state dict moved by ``element``: (P w)[i] = w[perm[i]] along every axis a factor moves.
@@ -202,9 +218,10 @@ class Symmetry:
         """
         self.require_fits(state)
         done: dict[tuple, Tensor] = {}
+        scaled = {name for scaling in self.scalings.values() for name in scaling.tensors}
         for piece in self.pieces():
-            if self.tensors[piece.names[0]].role == MOVED:
-                moved = element.apply_to_tensor(piece.gather(state), piece.layouts)
+            if self.tensors[piece.names[0]].role == MOVED or piece.names[0] in scaled:
+                moved = element.apply_to_tensor(piece.gather(state), piece.layouts, piece.names[0])
                 done |= {storage_key(state[name]): part.contiguous() for name, part in piece.scatter(moved).items()}
         out: dict[str, Tensor] = {}
         for name, tensor in state.items():
@@ -214,7 +231,8 @@ class Symmetry:
                 entry = self.tensors[name]
                 alone = Stack((name,), entry.layouts, entry.orders)
                 if name in self.aliases and entry.role == MOVED:
-                    done[key] = alone.scatter(element.apply_to_tensor(alone.gather(state), entry.layouts))[name]
+                    moved = element.apply_to_tensor(alone.gather(state), entry.layouts, self.aliases[name])
+                    done[key] = alone.scatter(moved)[name]
                 else:
                     done[key] = tensor.detach().clone()
             out[name] = done[key]
@@ -287,6 +305,7 @@ class Symmetry:
                 for n, e in self.tensors.items()
             },
             "stacks": [{"names": s.names, "layouts": [layouts.to_json(item) for item in s.layouts]} for s in self.stacks],
+            "scalings": {name: scaling.to_json() for name, scaling in self.scalings.items()},
             "pinned": [[p.tensor, p.axis, p.reason] for p in self.pinned],
             "aliases": dict(self.aliases),
             "unknown_ops": dict(self.unknown_ops),
@@ -344,6 +363,7 @@ class Symmetry:
             unknown_ops=data["unknown_ops"],
             notes=tuple(data["notes"]),
             outputs=data["outputs"] and tuple(data["outputs"]),
+            scalings={name: Scaling.from_json(name, item) for name, item in data.get("scalings", {}).items()},
             proof=proof or None,
         )
 

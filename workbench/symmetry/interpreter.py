@@ -35,6 +35,7 @@ class Interpreter:
         self.records: list[Record] = []
         self.unknown: Counter[str] = Counter()
         self.parameters: dict[str, TensorType] = {}
+        self.outputs: list[TensorType] = []  # those that matter
         self.pointed: list[Tree] = []  # axes that some indices point into
         self.sorted_rows: list[tuple[Tree, Pointer]] = []  # rows sorted by indices, and those indices
         self._places: dict[int, Tree] = {}
@@ -62,6 +63,7 @@ class Interpreter:
                 self.node = node
                 for tensor in pytree.tree_leaves(self._types[node]):
                     if isinstance(tensor, TensorType):
+                        self.outputs.append(tensor)
                         for axis, tree in enumerate(tensor.axes):
                             pin(tree, Reason(f"axis {axis} of the model's output {name}"))
                         self.use_as_numbers(tensor)
@@ -215,13 +217,21 @@ class Interpreter:
         return self._result("loop", (), [list(axes)], [(None,) * len(axes)])
 
     def move(
-        self, tensor: TensorType, keys: Keys, axes: Sequence[Tree], result_keys: Keys, *, step: Step | None = None
+        self,
+        tensor: TensorType,
+        keys: Keys,
+        axes: Sequence[Tree],
+        result_keys: Keys,
+        *,
+        step: Step | None = None,
+        cut: tuple[int, tuple[int, ...]] | None = None,
     ) -> TensorType:
         """A result whose entries are ``tensor``'s in other places (view, permute, slice).
 
-        step: what that does to pointers; None: they are lost, and an axis that the values point into is pinned.
+        step: what that does to pointers; None: they are lost, and an axis that the values point into is
+        pinned; cut: see ``Record``.
         """
-        made = self._result("move", [(tensor, keys)], [list(axes)], [result_keys])
+        made = self._result("move", [(tensor, keys)], [list(axes)], [result_keys], cut)
         if step is not None:
             made._points = None if tensor.points is None else step(tensor.points)
             made._virtual = tuple(moved for moved in map(step, tensor.virtual) if moved is not None)
@@ -229,18 +239,20 @@ class Interpreter:
             self.use_as_numbers(tensor)
         return made
 
-    def join(self, operands: Sequence[Operand], axes: Sequence[Tree], result_keys: Keys) -> TensorType:
-        """A result whose entries are those of several operands side by side (concatenation)."""
+    def join(
+        self, operands: Sequence[Operand], axes: Sequence[Tree], result_keys: Keys, cut: tuple[int, tuple[int, ...]]
+    ) -> TensorType:
+        """A result whose entries are those of several operands side by side (concatenation); cut: see ``Record``."""
         for tensor, _ in operands:
             self.use_as_numbers(tensor)
-        return self._result("move", operands, [list(axes)], [result_keys])
+        return self._result("move", operands, [list(axes)], [result_keys], cut)
 
     def renamed(self, tensor: TensorType, other: TensorType) -> Record:
         """The record that two objects stand for one tensor."""
         keys = tuple(range(len(tensor.axes)))
         return Record("move", self.op, self.module, ((tensor, keys),), ((other, keys),))
 
-    def _result(self, kind: str, operands: Sequence[Operand], axes: list[list[Tree]], keys: Sequence[Any]) -> Any:
+    def _result(self, kind: str, operands: Sequence[Operand], axes: list[list[Tree]], keys: Sequence[Any], cut: Any = None) -> Any:
         made = [TensorType(list(trees), self.node.name) for trees in axes]
         if kind == "loop":
             for tensor, result_keys in zip(made, keys, strict=True):
@@ -253,6 +265,8 @@ class Interpreter:
                 self.module,
                 tuple((tensor, tuple(k)) for tensor, k in operands),
                 tuple((tensor, tuple(k)) for tensor, k in zip(made, keys, strict=True)),
+                self.node,
+                cut,
             )
         )
         return made[0] if len(made) == 1 else tuple(made)

@@ -249,10 +249,10 @@ class _Bench:
         moved = dict(self.weights)
         for piece in self.symmetry.pieces():
             if all(name in self.weights for name in piece.names):
-                moved |= piece.scatter(element.apply_to_tensor(piece.gather(self.weights), piece.layouts))
+                moved |= piece.scatter(element.apply_to_tensor(piece.gather(self.weights), piece.layouts, piece.names[0]))
                 if without is not None and without[1] in piece.names:
                     less = element.restrict(factor for factor in element.permutations if factor != without[0])
-                    kept = piece.scatter(less.apply_to_tensor(piece.gather(self.weights), piece.layouts))
+                    kept = piece.scatter(less.apply_to_tensor(piece.gather(self.weights), piece.layouts, piece.names[0]))
                     moved[without[1]] = kept[without[1]]
         return moved
 
@@ -272,7 +272,7 @@ class _Bench:
         return worst
 
     def verdict(self, samples: int, *, leave_one_out: bool = True) -> SymmetryCheck:
-        names = list(self.symmetry.groups)
+        names = [*self.symmetry.groups, *self.symmetry.scalings]
         generator = torch.Generator().manual_seed(self.seed)
         per_group = dict.fromkeys(names, 0.0)
         for sample in range(samples if names else 0):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from torch import Tensor
+from torch.fx import Node
 
 from workbench.symmetry.pointers import Pointer
 from workbench.symmetry.trees import Tree
@@ -110,7 +111,9 @@ class DeferredView(Deferred):
 class Record:
     """One loop nest: operands and results with one key per axis (None: a broadcast axis, or one that takes part in no loop).
 
-    kind: "loop" (out[o] = Φ over reduced keys of φ(operands)), "move" (entries only change place) or "opaque" (anything).
+    kind: "loop" (out[o] = Φ over reduced keys of φ(operands)), "move" (entries only change place) or "opaque" (anything); node: the
+    operation in the graph, for its numbers; cut: for a move along one axis, (axis, where each operand begins in the result), or
+    where the result begins in its one longer operand.
     """
 
     kind: str
@@ -118,3 +121,5 @@ class Record:
     module: str
     operands: tuple[tuple[TensorType, Keys], ...]
     results: tuple[tuple[TensorType, Keys], ...] = field(default=())
+    node: Node | None = None
+    cut: tuple[int, tuple[int, ...]] | None = None

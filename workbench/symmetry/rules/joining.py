@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,8 @@ def side_by_side(walk, tensors: Sequence[TensorType], dim: int) -> TensorType:
         axes = [a if axis == dim else unify(a, tensor.axes[axis], why) for axis, a in enumerate(axes)]
     axes[dim] = concatenation(tensor.axes[dim] for tensor in tensors)
     keys = tuple(range(rank))
-    return walk.join([(tensor, keys) for tensor in tensors], axes, keys)
+    starts = itertools.accumulate((tensor.shape[dim] for tensor in tensors[:-1]), initial=0)
+    return walk.join([(tensor, keys) for tensor in tensors], axes, keys, (dim, tuple(starts)))
 
 
 @rule("slice", indices=True)
@@ -114,7 +116,7 @@ def _padded(walk, tensor: TensorType, dim: int, before: int, after: int, value: 
     axes = list(tensor.axes)
     axes[dim] = concatenation(tree for tree in (uniform(before), axes[dim], uniform(after)) if tree.size)
     keys = tuple(range(len(axes)))
-    return walk.join([(tensor, keys)], axes, keys)
+    return walk.join([(tensor, keys)], axes, keys, (dim, (before,)))
 
 
 @rule("slice_scatter")

@@ -130,7 +130,7 @@ def take(walk, tensor: TensorType, dim: int, start: int, stop: int) -> TensorTyp
     axes = list(tensor.axes)
     axes[dim] = tree
     keys = tuple(None if size == 1 else axis for axis, size in enumerate(tensor.shape))
-    return walk.move(tensor, keys, axes, keys, step=taken(dim, start, stop, tensor.shape[dim]))
+    return walk.move(tensor, keys, axes, keys, step=taken(dim, start, stop, tensor.shape[dim]), cut=(dim, (start,)))
 
 
 def _one_of_stack(walk, tensor: TensorType, dim: int, place: int) -> TensorType:
@@ -142,7 +142,7 @@ def _one_of_stack(walk, tensor: TensorType, dim: int, place: int) -> TensorType:
     places = unify(tensor.axes[dim], walk.places_of(size), walk.why("places in a stack"))
     axes = [ONE if axis == dim else tree for axis, tree in enumerate(tensor.axes)]
     keys = tuple(None if axis == dim or tree is ONE else axis for axis, tree in enumerate(tensor.axes))
-    made = walk.move(tensor, tuple(ALONG if axis == dim else key for axis, key in enumerate(keys)), axes, keys)
+    made = walk.move(tensor, tuple(ALONG if axis == dim else key for axis, key in enumerate(keys)), axes, keys, cut=(dim, (place,)))
     made._virtual = (Pointer(places, ("place", place), (), frozenset(range(len(axes)))),)
     return made
 
