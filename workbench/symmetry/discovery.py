@@ -39,7 +39,8 @@ def discover_symmetry(
 
     model: any module torch.export can capture; not changed in any way. example_inputs: a tuple of positional inputs, or a dict
     of keyword inputs; a batch of 2 or more. outputs: names of the outputs that matter (each one kept pins its axes); default
-    all. scales, signs: continuous and sign symmetries are not discovered by this version. progress: called once per graph node.
+    all. scales, signs: continuous and sign symmetries are not discovered by this version. progress: called once per graph node,
+    then once per run of the proof.
 
     Raises WorkbenchError where the model fails on the inputs or cannot be exported.
     """
@@ -55,14 +56,14 @@ def discover_symmetry(
     symmetry = assemble(captured, walk)
     larger = with_branches(symmetry, captured, example_inputs)
     if larger is not None:
-        proved = prove(larger, captured, model, example_inputs)
+        proved = prove(larger, captured, model, example_inputs, progress)
         if proved.log10_order() > symmetry.log10_order():
             return proved
         symmetry = replace(symmetry, notes=(*symmetry.notes, *(n for n in proved.notes if n.startswith("defect"))))
-    proved = prove(symmetry, captured, model, example_inputs)
+    proved = prove(symmetry, captured, model, example_inputs, progress)
     siblings = sibling_factors(proved) if proved.proof is not None else []
     if siblings:
-        larger = prove(merge_siblings(proved, siblings), captured, model, example_inputs)
+        larger = prove(merge_siblings(proved, siblings), captured, model, example_inputs, progress)
         if larger.log10_order() > proved.log10_order():
             return replace(larger, notes=proved.notes)
     return proved
@@ -237,11 +238,13 @@ def _pinned_axes(name: str, axes: Sequence[Tree]) -> list[PinnedAxis]:
     return out
 
 
-def prove(symmetry: Symmetry, captured: Capture, model: nn.Module, example_inputs: Any) -> Symmetry:
+def prove(
+    symmetry: Symmetry, captured: Capture, model: nn.Module, example_inputs: Any, progress: Progress | None = None
+) -> Symmetry:
     """Attach the verdict of the numeric test. Factors that fail it are dropped (their axes pinned) and reported as defects."""
     if any(isinstance(t, Tensor) and t.is_meta for t in captured.state.values()):
         return replace(symmetry, notes=(*symmetry.notes, "not proved by test: the model has no values (meta device)"))
-    verdict = proof.check_captured(symmetry, captured, example_inputs)
+    verdict = proof.check_captured(symmetry, captured, example_inputs, progress=progress)
     if verdict.passed:
         return replace(symmetry, proof=verdict)
     wrong = [name for name, error in verdict.per_group.items() if not error <= proof.TOLERANCE]
@@ -250,7 +253,8 @@ def prove(symmetry: Symmetry, captured: Capture, model: nn.Module, example_input
         f"defect: the factors {', '.join(wrong) or 'found'} changed the function by up to "
         f"{verdict.max_relative_error:.1e} in the proof by test and were dropped"
     )
-    return replace(kept, proof=proof.check_captured(kept, captured, example_inputs), notes=(*symmetry.notes, note))
+    second = proof.check_captured(kept, captured, example_inputs, progress=progress)
+    return replace(kept, proof=second, notes=(*symmetry.notes, note))
 
 
 def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
