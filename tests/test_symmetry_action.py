@@ -160,3 +160,27 @@ def test_whole_branches_have_a_row_and_cannot_be_moved_by_halves():
     assert not torch.equal(moved["experts.0.0.weight"], state["experts.0.0.weight"])
     assert not compare_outputs(model, state, moved, X)["outputs"].attrs["same"]
     assert f"as a whole: {branch}, changes places with experts.1.0.weight" in symmetry.explain("experts.0.0.weight")
+
+
+def test_a_fixed_coordinate_is_said_in_words():
+    class Sloped(nn.Module):
+        """Heads that a fixed slope tells apart: the units inside each of them may still be reordered."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.value, self.out = nn.Linear(5, 12), nn.Linear(12, 3)
+            self.register_buffer("slope", torch.tensor([1.0, 2.0, 4.0]), persistent=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            heads = self.value(x).unflatten(-1, (3, 4)) * self.slope[:, None]
+            return self.out(torch.relu(heads).flatten(1))
+
+    symmetry = discover_symmetry(Sloped(), (X,))
+    (name,) = symmetry.groups
+    assert symmetry.groups[name].copies == 3
+    assert symmetry.explain(name).startswith(f"{name}: 4 units, one copy for each value of a fixed axis")
+    at = {(row.tensor, row.axis): row for row in tensor_axes(symmetry)}
+    assert at["value.weight", 0].layout == f"3 × {name}"
+    assert at["value.weight", 0].factors == (name,)
+    assert "slope" in at["value.weight", 0].reason
+    assert "=" not in symmetry.explain()

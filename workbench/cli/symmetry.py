@@ -95,8 +95,10 @@ def _group(group: Group) -> dict[str, Any]:
 
 def _summary(found: Symmetry) -> list[str]:
     """The table of factors, then in a few lines what it leaves out."""
+    from workbench.symmetry.layout import coordinate
+
     rows = [
-        [name, group.size, group.copies, f"{group.log10_order:.1f}", ", ".join(group.over), _tensors(group)]
+        [name, group.size, group.copies, f"{group.log10_order:.1f}", ", ".join(map(coordinate, group.over)), _tensors(group)]
         for name, group in found.groups.items()
     ]
     count = f"{len(rows)} factor{'s' * (len(rows) != 1)}"

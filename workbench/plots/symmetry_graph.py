@@ -213,7 +213,7 @@ def _factors(names: Sequence[str], groups: Any, heights: Any, colours: Any, brig
         "down": [heights[name] for name in names],
         "factor": list(names),
         "units": [_count(groups[name]) for name in names],
-        "over": [", ".join(groups[name].over) or "nothing" for name in names],
+        "over": [", ".join("a fixed axis" if o.startswith("=") else o for o in groups[name].over) or "nothing" for name in names],
         "order": [f"10^{groups[name].log10_order:.1f}" for name in names],
         "colour": [colours[name] for name in names],
         "alpha": [1.0 if bright(name, None) else FADED for name in names],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.errors import unknown_name
-from workbench.symmetry.layout import describe, factors
+from workbench.symmetry.layout import coordinate, describe, factors
 
 if TYPE_CHECKING:
     from workbench.symmetry.group import Group, Symmetry
@@ -46,7 +46,7 @@ def _section(title: str, lines: list[str] | tuple[str, ...]) -> str:
 
 def _group(group: Group, *, shown: int | None = 6) -> str:
     """Members, then the chain of operations that tied them: the first ``shown`` on one line, or all (None), each on its own."""
-    over = f", one copy for each value of {', '.join(group.over)}" if group.over else ""
+    over = f", one copy for each value of {', '.join(map(coordinate, group.over))}" if group.over else ""
     members = [
         f"{m.tensor} axis {m.axis}" + (f" (laid out as {describe(m.layout)})" if describe(m.layout) != group.name else "")
         for m in group.members
@@ -68,9 +68,10 @@ def _tensor(symmetry: Symmetry, name: str) -> str:
     lines = [f"{name} {tuple(entry.shape)}: {entry.role}"]
     reasons = {p.axis: p.reason for p in symmetry.pinned if p.tensor == symmetry.aliases.get(name, name)}
     for axis, layout in enumerate(entry.layouts):
+        moving = [factor for factor in dict.fromkeys(factors(layout)) if factor in symmetry.groups]
         why = f" — {reasons[axis]}" if axis in reasons else ""
         lines.append(f"axis {axis}: {describe(layout)}{why}")
-        lines += [f"  {factor} moves with {_others(symmetry, factor, name)}" for factor in dict.fromkeys(factors(layout))]
+        lines += [f"  {factor} moves with {_others(symmetry, factor, name)}" for factor in moving]
     for stack in symmetry.stacks:
         if name in stack.names:
             others = [other for other in stack.names if other != name]
@@ -82,8 +83,6 @@ def _tensor(symmetry: Symmetry, name: str) -> str:
 
 def _others(symmetry: Symmetry, factor: str, name: str) -> str:
     """What else a factor moves, in a line."""
-    if factor not in symmetry.groups:
-        return "nothing: it only says which copy is meant"
     own = symmetry.aliases.get(name, name)
     members = [member for member in symmetry.groups[factor].members if member.tensor != own]
     others = [m.tensor if m.axis is None else f"{m.tensor} axis {m.axis}" for m in members]
