@@ -67,14 +67,26 @@ def read(settings: Settings, label: str, options: str, task: str) -> Subject:
         model = architecture.build(seed=0)
         state, weights, says = fit_to_model(checkpoint, model), label, checkpoint.metadata.get("task")
         notes = (*checkpoint.notes, *match_names(checkpoint.state, model).notes)
-    if task == catalogue.AS_CHECKPOINT_SAYS and says is None and isinstance(architecture, Architecture):
-        examples, (inputs,), about = architecture.example_inputs(), architecture.example_inputs(EXAMPLES, seed=1), "random inputs"
-    else:
-        read_task = catalogue.read_task(settings, task, says)
-        split = next(iter(read_task.splits))
-        examples, inputs = read_task.example_inputs, read_task.split(split)[0][:EXAMPLES]
-        about = f"{split} inputs of {read_task.name}"
-    return Subject(model, state, str(architecture), weights, examples, inputs, about, notes)
+    examples, inputs, about, more = _inputs(settings, architecture, task, says)
+    return Subject(model, state, str(architecture), weights, examples, inputs, about, (*notes, *more))
+
+
+def _inputs(settings: Settings, architecture: Any, task: str, says: str | None) -> tuple[Any, Tensor, str, tuple[str, ...]]:
+    """(example inputs, inputs to run on, words for them, notes). A symmetry is not about data: where the task's files are not here,
+    random inputs of the right size do as well."""
+    own = task == catalogue.AS_CHECKPOINT_SAYS and isinstance(architecture, Architecture)
+    notes: tuple[str, ...] = ()
+    if not (own and says is None):
+        try:
+            found = catalogue.read_task(settings, task, says)
+            split = next(iter(found.splits))
+            return found.example_inputs, found.split(split)[0][:EXAMPLES], f"{split} inputs of {found.name}", ()
+        except WorkbenchError:
+            if not own:
+                raise
+            notes = (f"random inputs, because the task {(says or '').partition(':')[0]!r} cannot be read here",)
+    (inputs,) = architecture.example_inputs(EXAMPLES, seed=1)
+    return architecture.example_inputs(), inputs, "random inputs", notes
 
 
 def _bounded(name: str, text: str) -> Architecture:

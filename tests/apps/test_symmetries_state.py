@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from workbench.architectures import ARCHITECTURES, architecture
-from workbench.checkpoints import load_checkpoint
+from workbench.checkpoints import load_checkpoint, save_checkpoint
 from workbench.options import parse_options
 from workbench.shipped.apps import subject, symmetries_words
 from workbench.shipped.apps.jobs import Jobs
@@ -196,6 +196,23 @@ def test_a_file_that_does_not_say_what_it_is_needs_the_operator(checkpoints, tmp
     assert "The checkpoint does not say which architecture" in silent.error
     told = SymmetriesState(Jobs(), Settings(tmp_path, model="mlp:inputs=64,outputs=10,width=16,depth=2"))
     assert set(discovered(told).found.symmetry.groups) == {"layers.0", "layers.1"}
+
+
+def test_a_task_whose_files_are_not_here_is_no_obstacle(tmp_path):
+    made = architecture("mlp", inputs=784, width=4, depth=1)
+    metadata = {"architecture": made.to_json(), "task": "mnist:root='/nowhere/secret'"}
+    save_checkpoint(made.build().state_dict(), tmp_path / "mnist.safetensors", metadata=metadata)
+    state = discovered(SymmetriesState(Jobs(), Settings(tmp_path)))
+    assert state.found.subject.inputs.shape == (subject.EXAMPLES, 784)
+    facts = symmetries_words.facts(state.found)
+    assert "because the task &#x27;mnist&#x27; cannot be read here" in facts
+    assert "secret" not in facts
+    assert attributes(state.kept)["same"]
+    state.task = "digits:flatten=True"  # asked for by name: then it must fit
+    state.discover()
+    state._jobs.wait()
+    assert state.status == "failed"
+    assert "fails on the example inputs" in state.error
 
 
 @pytest.mark.parametrize("stage", ["Discovering the symmetry: ", "Proving by test: run"])
