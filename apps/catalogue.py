@@ -10,8 +10,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from workbench.architectures import ARCHITECTURES, Architecture, OutsideModel, resolve_model
 from workbench.checkpoints import Checkpoint, load_checkpoint, shipped_checkpoint, shipped_models
-from workbench.errors import unknown_name
+from workbench.errors import WorkbenchError, unknown_name
 from workbench.options import parse_options
 from workbench.tasks import TASKS, Task, task
 
@@ -58,6 +59,26 @@ def read_checkpoint(settings: Settings, label: str) -> Checkpoint:
     if label not in listed:
         raise unknown_name("checkpoint", label, listed)
     return listed[label]()
+
+
+def described(settings: Settings, *read: Checkpoint) -> Architecture | OutsideModel:
+    """The architecture the checkpoints say they belong to, else the one the operator named. Raises where they disagree."""
+    told = [checkpoint.architecture for checkpoint in read if checkpoint.architecture is not None]
+    if len({str(architecture) for architecture in told}) > 1:
+        raise WorkbenchError(
+            f"The two checkpoints are of different architectures: {told[0]} and {told[1]}",
+            expected="two checkpoints of one architecture",
+            next_step="choose two of the same kind and width",
+        )
+    if told:
+        return told[0]
+    if settings.model is None:
+        raise WorkbenchError(
+            f"{'Neither checkpoint says' if len(read) > 1 else 'The checkpoint does not say'} which architecture it belongs to",
+            expected="a file written by `workbench train`, or a server that was told the model",
+            next_step=f"start the server with --model and one of {', '.join(ARCHITECTURES)}, or package.module:factory",
+        )
+    return resolve_model(settings.model)
 
 
 def tasks(settings: Settings) -> list[str]:

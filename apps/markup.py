@@ -19,6 +19,11 @@ table.numbers { border-collapse: collapse; width: 100%; font-size: 13px; font-va
 table.numbers th { font-weight: 500; opacity: .75; text-align: right; padding: 3px 6px; }
 table.numbers td { text-align: right; padding: 3px 6px; border-top: 1px solid rgba(128,128,128,.25); white-space: nowrap; }
 table.numbers th:first-child, table.numbers td:first-child { text-align: left; padding-left: 0; }
+table.numbers.words th, table.numbers.words td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+table.numbers.words td { vertical-align: top; padding-left: 0; padding-right: 14px; }
+table.numbers.words th { padding-left: 0; }
+table.numbers.words td:first-child { white-space: nowrap; }
+.lines { font-size: 13px; line-height: 1.5; white-space: pre-wrap; overflow-wrap: anywhere; }
 .swatch { display: inline-block; width: 10px; height: 10px; border-radius: 2px; margin-right: 6px; }
 .quiet { font-size: 12px; opacity: .75; line-height: 1.4; margin: 6px 0 0; }
 </style>
@@ -37,8 +42,11 @@ def facts(items: Sequence[tuple[str, str, str]], *, headline: str = "", about: s
     return f'{STYLE}{above}<div class="facts">{boxes}</div>'
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, colours: Sequence[str] = (), note: str = "") -> str:
-    """A table of numbers as text; ``colours`` marks each row with a swatch; ``note`` is a quiet line below."""
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, colours: Sequence[str] = (), note: str = "", words: bool = False
+) -> str:
+    """A table of numbers as text; ``colours`` marks each row with a swatch; ``note`` is a quiet line below; words: cells hold
+    words, which begin at the left and may wrap."""
     header = "".join(f"<th>{escape(text)}</th>" for text in head)
     body = ""
     for index, row in enumerate(rows):
@@ -46,7 +54,13 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, colours: Sequen
         cells = "".join(f"<td>{swatch if column == 0 else ''}{escape(text)}</td>" for column, text in enumerate(row))
         body += f"<tr>{cells}</tr>"
     below = f'<p class="quiet">{escape(note)}</p>' if note else ""
-    return f'{STYLE}<table class="numbers"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>{below}'
+    kind = "numbers words" if words else "numbers"
+    return f'{STYLE}<table class="{kind}"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table>{below}'
+
+
+def lines(text: str) -> str:
+    """Text whose line breaks and indents mean something."""
+    return f'{STYLE}<div class="lines">{escape(text)}</div>'
 
 
 def number(value: float, *, percent: bool = False) -> str:

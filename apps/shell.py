@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import panel as pn
 import panel_material_ui as pmui
 
@@ -12,6 +14,12 @@ from .settings import Settings
 
 TITLE = "Workbench"
 THEME = {"palette": {"primary": {"main": "#1f6fb2"}}, "shape": {"borderRadius": 6}}
+
+# White words on the coloured bar of both themes; the theme's own colours are more specific.
+NAVIGATION = {
+    "& .MuiToggleButton-root": {"borderColor": "rgba(255,255,255,.5) !important", "textTransform": "none", "fontSize": 15},
+    "& .MuiToggleButton-root:not(.Mui-selected)": {"color": "white !important"},
+}
 
 
 class Shell:
@@ -30,16 +38,27 @@ class Shell:
         )
         _leave_busy_flag(self.page)
         if len(names) > 1:
-            choice = pmui.RadioButtonGroup(label="Instrument", options=names, value=names[0])
+            first = _asked(session.location, names)
+            options = {name.capitalize(): name for name in names}
+            choice = pmui.RadioButtonGroup(label="", options=options, value=first, size="small", sx=NAVIGATION)
             choice.param.watch(lambda event: self.show(event.new), "value")
             self.page.header = [choice]
-        self.show(names[0])
+            self.show(first)
+        else:
+            self.show(names[0])
 
     def show(self, name: str) -> None:
         if name not in self._built:
             self._built[name] = PAGES[name](self._session)
-        self.page.sidebar[:] = self._built[name].sidebar
-        self.page.main[:] = self._built[name].main
+        self.page.param.update(sidebar=self._built[name].sidebar, main=self._built[name].main)
+        if self._session.location is not None:
+            self._session.location.update_query(page=name)
+
+
+def _asked(location: Any, names: list[str]) -> str:
+    """The page that the address names (``?page=symmetries``), else the first."""
+    asked = (location.query_params if location is not None else {}).get("page")
+    return asked if asked in names else names[0]
 
 
 def _leave_busy_flag(page: pmui.Page) -> None:

@@ -1,5 +1,6 @@
 """Architectures: shapes, initial weights that only the seed decides, and options that survive JSON."""
 
+import math
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from workbench.architectures.initial import initialise
 from workbench.architectures.layers import ChannelLayerNorm
 from workbench.errors import WorkbenchError
 from workbench.states import fingerprint
+from workbench.symmetry import discover_symmetry
 
 CASES = [
     ("mlp", {"width": 8}, (3, 64)),
@@ -24,6 +26,8 @@ CASES = [
     ("resnet", {"depth": 8}, (2, 3, 32, 32)),
     ("resnet", {"depth": 20, "width": 2, "norm": "batch"}, (2, 3, 16, 16)),
     ("resnet", {"depth": 14, "norm": "group"}, (2, 3, 32, 32)),
+    ("transformer", {}, (3, 64)),
+    ("transformer", {"heads": 6, "kv_heads": 1, "width": 24, "depth": 1, "positions": "learned"}, (2, 1, 8, 8)),
 ]
 
 
@@ -179,3 +183,33 @@ def test_meta_building_warns_of_nothing():
         "from workbench.architectures import architecture; architecture('convnet').build(); architecture('resnet', depth=8).build()"
     )
     assert subprocess.run([sys.executable, "-W", "error", "-c", code], check=False).returncode == 0
+
+
+def test_the_transformer_has_the_group_of_its_heads():
+    """S_width for the stream; per block S_hidden, the kv heads, the query heads and the value units inside each of them."""
+    built = architecture("transformer", width=24, heads=4, kv_heads=2, hidden=10, depth=1)
+    model, inputs = built.build(), built.example_inputs()
+    found = discover_symmetry(model, inputs)
+    factorial = [math.lgamma(n + 1) / math.log(10) for n in range(25)]
+    # rotary tables tell the units inside query and key heads apart; the value heads are free: S_2 ≀, S_6 in each
+    expected = factorial[24] + factorial[10] + factorial[2] + 2 * (factorial[2] + factorial[6])
+    assert found.log10_order() == pytest.approx(expected)
+    learned = architecture("transformer", width=24, heads=4, kv_heads=2, hidden=10, depth=1, positions="learned")
+    more = discover_symmetry(learned.build(), learned.example_inputs())
+    assert more.log10_order() == pytest.approx(expected + 2 * factorial[6])
+    assert not found.unknown_ops
+    assert not more.unknown_ops
+
+
+@pytest.mark.parametrize("options", [{"tokens": 7}, {"heads": 3}, {"kv_heads": 3}, {"heads": 0}, {"positions": "sine"}])
+def test_sizes_of_a_transformer_must_go_together(options):
+    with pytest.raises(WorkbenchError, match="asked for"):
+        architecture("transformer", **options).build()
+
+
+@pytest.mark.parametrize(("name", "options", "shape"), CASES, ids=lambda value: str(value)[:40])
+def test_example_inputs_fit(name, options, shape):
+    built = architecture(name, **options)
+    (inputs,) = built.example_inputs(count=3, seed=1)
+    assert built.build()(inputs).shape == (3, built.options["outputs"])
+    assert not torch.equal(inputs, built.example_inputs(count=3, seed=2)[0])

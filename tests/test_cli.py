@@ -136,6 +136,98 @@ def test_symmetry(call, tmp_path):
     assert json.loads((tmp_path / "group.json").read_text())["groups"].keys() == found["groups"].keys()
 
 
+def test_symmetry_is_a_table_of_factors(call):
+    code, out, _ = call("symmetry", "transformer:width=16,heads=4,kv_heads=2,depth=1,hidden=8")
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[2].split() == ["factor", "units", "copies", "log10", "order", "one", "copy", "per", "moves"]
+    rows = {line.split()[0]: line for line in lines[4 : lines.index("", 4)]}
+    assert rows["embed"].split()[1:4] == ["16", "1", "13.3"]
+    heads = rows["blocks.0.attention.query#2"].split()
+    assert heads[1:5] == ["2", "2", "0.6", "blocks.0.attention.query"]
+    assert "blocks.0.attention.out.weight" in rows["blocks.0.attention.query#2"]
+    assert "pinned: 5 axes of 5 tensors" in out
+    assert "proved by test: largest relative change" in out
+    assert "tied by" not in out
+
+
+def test_symmetry_explains_one_factor_one_tensor_or_all(call):
+    _, factor, _ = call("symmetry", "transformer:depth=1", "--explain", "embed")
+    chain = factor.partition("tied by:\n")[2].partition("\n\n")[0].splitlines()
+    assert len(chain) > 6  # the whole chain, one reason a line
+    assert any("blocks.0.attention.query" in reason for reason in chain)
+    _, tensor, _ = call("symmetry", "transformer:depth=1", "--explain", "blocks.0.attention.key.weight")
+    assert "rotation" in tensor
+    assert "embed moves with embed.weight axis 0" in tensor
+    _, everything, _ = call("symmetry", "mlp:width=4", "--explain")
+    assert "layers.0.weight axis 1: axis 1 of the model's input" in everything
+    assert everything.count("Proof by test") == 1
+    code, _, err = call("symmetry", "mlp:width=4", "--explain", "layer.0")
+    assert code == 2
+    assert "did you mean 'layers.0'" in err
+
+
+def test_symmetry_of_a_checkpoint(call, tmp_path):
+    shipped = answer(call, "symmetry", PAIR[0])
+    assert [group["size"] for group in shipped["groups"].values()] == [16, 16]
+    assert shipped["checkpoint"] == PAIR[0]
+    file = save_checkpoint(shipped_checkpoint(PAIR[0]).state, tmp_path / "silent.safetensors")
+    code, _, err = call("symmetry", file)
+    assert code == 2
+    assert "does not say which architecture" in err
+    wrong = tmp_path / "wrong.safetensors"
+    save_checkpoint(shipped_checkpoint(PAIR[0]).state, wrong, metadata=shipped_checkpoint("digits-mlp-w8-seed0").metadata)
+    code, _, err = call("symmetry", wrong)
+    assert code == 2
+    assert "fits the model only in part" in err
+    code, _, err = call("symmetry", tmp_path / "nowhere.pt")
+    assert code == 2
+    assert "There is no checkpoint" in err
+
+
+@pytest.mark.parametrize("model", ["Branch", "Item", "Noisy"])
+def test_a_branch_on_data_is_said_without_the_graph(tmp_path, model):
+    (tmp_path / "branching.py").write_text(BRANCHING)
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", "symmetry", f"branching:{model}", "--input", "2x4"],
+        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == ""
+    said = [line for line in done.stderr.splitlines() if line and line != "a word from the model"]
+    assert len(said) == 1  # the message, and nothing of torch's own
+    assert "branching.py, line" in said[0]
+    assert "where" in said[0]
+    assert ("a word from the model" in done.stderr) == (model == "Noisy")
+
+
+BRANCHING = """import sys
+import torch
+from torch import nn
+
+class Branch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        y = torch.relu(self.a(x))
+        if y.sum() > 0:
+            y = y * 2
+        return self.b(y)
+
+class Item(Branch):
+    def forward(self, x):
+        y = torch.relu(self.a(x))
+        return self.b(y)[:, : int(y.argmax().item())]
+
+class Noisy(Branch):
+    def forward(self, x):
+        print("a word from the model", file=sys.stderr)
+        return super().forward(x)
+"""
+
+
 def test_symmetry_of_somebody_elses_code(call, tmp_path, monkeypatch):
     (tmp_path / "strange_nets.py").write_text(
         "from torch import nn\ndef make():\n    return nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))\n"
@@ -411,7 +503,7 @@ def test_numbers_and_devices_that_cannot_be(call, words, message):
 
 
 def test_a_wrong_number_of_points_is_said_before_the_work(call, monkeypatch):
-    monkeypatch.setattr("workbench.comparison.discover_symmetry", lambda *_, **__: pytest.fail("the work began"))
+    monkeypatch.setattr("workbench.stages.discover_symmetry", lambda *_, **__: pytest.fail("the work began"))
     for words in (("--points", "1"), ("--splits", "validation")):
         assert call("compare", *PAIR, *words)[0] == 2
 

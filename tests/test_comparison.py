@@ -15,6 +15,7 @@ from workbench.errors import Cancelled, WorkbenchError
 from workbench.paths import LinearPath
 from workbench.profiles import profile_path
 from workbench.schema import write_netcdf
+from workbench.stages import Walk
 from workbench.states import fingerprint
 from workbench.symmetry import discover_symmetry
 from workbench.tasks import Task, task
@@ -158,3 +159,36 @@ def test_the_verdict_claims_no_removal_of_a_barrier_that_is_not_there():
     same_function = {**zeros, "layers.0.weight": b.state["layers.0.weight"]}
     found = compare(zeros, same_function, model, flat, splits=None, points=3, null=False, spectra=False)
     assert found.verdict.startswith("connected already")
+
+
+def test_a_walk_gives_what_compare_gives_one_stage_at_a_time(setting, compared):
+    digits, model, symmetry, (a, b) = setting
+    walk, seen = Walk(a, b, model, digits, points=11), []
+    while walk.stage is not None:
+        seen.append(walk.stage)
+        before, walk = walk, walk.advance()
+        assert list(walk.seconds) == seen
+        assert list(before.seconds) == seen[:-1]  # what was there is left alone
+    assert seen == ["symmetry", "matching", "profile naive", "profile aligned", "singular vectors"]
+    assert walk.advance() is walk
+    found = Comparison.of_walk(walk)
+    assert found.verdict == compared.verdict
+    assert np.array_equal(found.profile["loss"], compared.profile["loss"])
+    assert walk.symmetry.groups == symmetry.groups
+    # what is given is not done again
+    later = Walk(a, b, model, digits, symmetry=symmetry, alignment=walk.alignment, profiles=walk.profiles, with_spectra=False)
+    assert later.stage is None
+    assert Walk(a, b, model, digits, symmetry=symmetry, profiles={"naive": walk.profiles["naive"]}).stage == "matching"
+
+
+def test_a_walk_can_be_cancelled_in_discovery_already(setting):
+    digits, model, _, (a, b) = setting
+
+    def stop(step):
+        assert step.stage == "discovering symmetry"
+        raise Cancelled
+
+    with pytest.raises(Cancelled):
+        Walk(a, b, model, digits).advance(stop)
+    with pytest.raises(Cancelled):
+        compare(a, b, model, digits, progress=stop)

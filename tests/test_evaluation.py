@@ -178,3 +178,25 @@ def test_an_evaluator_serves_many_states(small):
     evaluator = Evaluator(net(), small, splits=["test"])
     assert evaluator(drawn(1)) == evaluator(drawn(1))
     assert evaluator(drawn(1)) != evaluator(drawn(2))
+
+
+def test_a_model_with_tied_weights_is_measured_under_both_names():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.head = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+            self.b.weight = self.a.weight
+
+        def forward(self, x):
+            return self.head(torch.relu(self.b(torch.relu(self.a(x)))))
+
+    model = Tied()
+    x, y = torch.randn(8, 5), torch.arange(8) % 2
+    mine = Task("mine", splits={"train": (x, y)})
+    expected = nn.functional.cross_entropy(model(x), y).item()
+    for state in (model.state_dict(), {name: tensor.clone() for name, tensor in model.state_dict().items()}):
+        assert evaluate(model, state, mine)["train", "loss"] == pytest.approx(expected, rel=1e-5)
+    # a file need not know of the tie: then each name counts for itself
+    apart = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    apart["b.weight"] += 1
+    assert evaluate(model, apart, mine)["train", "loss"] != pytest.approx(expected, rel=1e-3)

@@ -19,7 +19,7 @@ LAYERS = (
     {"checkpoints", "tasks", "architectures", "training"},
     {"matching"},
     {"paths", "calibration", "evaluation", "profiles", "barriers"},
-    {"spectra", "star", "study", "comparison"},
+    {"spectra", "star", "study", "comparison", "stages", "verdict"},
     {"plots"},
     {"cli", "apps", "__main__"},
 )

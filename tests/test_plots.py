@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from types import SimpleNamespace
 
 import holoviews as hv
@@ -54,6 +55,35 @@ def steps() -> dict[str, xr.DataArray]:
     return {name: xr.DataArray(v, dims="split", coords={"split": ["train", "test"]}, attrs=attrs) for name, v in values.items()}
 
 
+def group(size: int, over: tuple[str, ...] = (), copies: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(size=size, over=over, copies=copies, kind="permutation", log10_order=1.0)
+
+
+def axis(tensor: str, number: int, factors: tuple[str, ...] = (), reason: str = "", shape=(4, 6)) -> SimpleNamespace:
+    size = shape[number]
+    return SimpleNamespace(
+        tensor=tensor, shape=shape, role="moved", axis=number, size=size, layout=" × ".join(factors), factors=factors, reason=reason
+    )
+
+
+GROUPS = {"heads": group(2), "inside": group(3, ("heads",), 2)}
+AXES = [
+    axis("first", 0, ("heads",)),
+    axis("first", 1, reason="axis 1 of the model's input x"),
+    axis("second", 0, ("heads", "inside"), reason="a rotary table varies"),
+    axis("second", 1, ("inside",)),
+]
+
+
+def change(shift: float = 0.0, examples: int = 7) -> xr.Dataset:
+    before = np.arange(3.0 * examples).reshape(examples, 3)
+    attrs = {"max_abs_change": shift, "scale": float(before.max()), "same": int(shift == 0)}
+    return xr.Dataset(
+        {"outputs": (("weights", "example", "output"), np.stack([before, before + shift]), attrs)},
+        coords={"weights": ["before", "after"]},
+    )
+
+
 EXAMPLES = {
     "profile": lambda: PLOTS["profile"](profiles(), at=0.4),
     "matching_history": lambda: PLOTS["matching_history"](history()),
@@ -61,6 +91,8 @@ EXAMPLES = {
     "alignment_spectrum": lambda: PLOTS["alignment_spectrum"](spectra()),
     "singular_values": lambda: PLOTS["singular_values"](spectra(), gamma=0.3),
     "barrier_steps": lambda: PLOTS["barrier_steps"](steps()),
+    "symmetry_graph": lambda: PLOTS["symmetry_graph"](GROUPS, AXES, selected="inside"),
+    "output_change": lambda: PLOTS["output_change"](change(0.5)),
 }
 
 
@@ -185,6 +217,76 @@ def test_singular_values_end_at_the_rank():
 
 def test_an_undefined_barrier_is_named():
     assert "1 non-finite point" in title(PLOTS["barrier_steps"](steps()))
+
+
+def test_the_graph_has_an_edge_for_every_factor_of_every_axis_and_a_reason_for_what_stays():
+    overlay = PLOTS["symmetry_graph"](GROUPS, AXES)
+    (edges,) = of(overlay, hv.Contours)
+    assert _edges(edges) == {
+        ("heads", "first axis 0"),
+        ("heads", "second axis 0"),
+        ("inside", "second axis 0"),
+        ("inside", "second axis 1"),
+    }
+    moved, still = of(overlay, hv.Rectangles)
+    assert list(moved["factor"]) == ["heads", "heads", "inside", "inside"]
+    assert list(still["reason"]) == ["axis 1 of the model's input x", "a rotary table varies"]
+    assert list(still["part"]) == ["all of it", "a part of it, heads × inside"]
+    # the bar of one axis is as wide as its parts together, and no two of them overlap
+    spans = [*zip(moved["left"][1:3], moved["right"][1:3], strict=True), (still["left"][1], still["right"][1])]
+    assert all(left[1] <= right[0] + 1e-12 for left, right in pairwise(spans))
+    (points,) = of(overlay, hv.Points)
+    assert dict(zip(points["factor"], points["units"], strict=True)) == {"heads": "2", "inside": "2 × 3"}
+
+
+def test_a_tensor_that_moves_as_a_whole_has_a_bar_before_its_axes():
+    whole = SimpleNamespace(**{**vars(axis("first", 0, ("heads",))), "axis": None, "size": 3})
+    overlay = PLOTS["symmetry_graph"](GROUPS, [whole, *AXES])
+    assert ("heads", "first as a whole, among 3 branches") in _edges(of(overlay, hv.Contours)[0])
+    moved = of(overlay, hv.Rectangles)[0]
+    first = {name: left for name, left in zip(moved["axis"], moved["left"], strict=True) if name.startswith("first")}
+    assert first["first as a whole, among 3 branches"] < first["first axis 0 of size 4"]
+
+
+def test_what_is_selected_stands_out():
+    overlay = PLOTS["symmetry_graph"](GROUPS, AXES, selected="inside")
+    (points,) = of(overlay, hv.Points)
+    alpha = dict(zip(points["factor"], points["alpha"], strict=True))
+    assert alpha["inside"] == 1.0 > alpha["heads"]
+    plain = of(PLOTS["symmetry_graph"](GROUPS, AXES), hv.Points)[0]
+    assert set(plain["alpha"]) == {1.0}
+
+
+def test_of_too_many_tensors_the_rest_is_counted():
+    many = [axis(f"t{i}", 0, ("heads",) if i % 2 else ("inside",)) for i in range(40)]
+    assert "30 more tensors not drawn" in title(PLOTS["symmetry_graph"](GROUPS, many, most=10))
+    own = PLOTS["symmetry_graph"](GROUPS, many, most=10, selected="heads")
+    (edges,) = of(own, hv.Contours)
+    assert {tensor for _, tensor in _edges(edges)} == {f"t{i} axis 0" for i in range(40) if i % 2}
+    assert "not drawn" not in title(PLOTS["symmetry_graph"](GROUPS, many, most=None))
+
+
+def test_a_graph_without_factors_is_still_drawn():
+    still = [axis("only", 0, reason="axis 0 of the model's output"), axis("only", 1, reason="axis 1 of the model's input")]
+    assert hv.render(PLOTS["symmetry_graph"]({}, still), backend="bokeh")
+
+
+def _edges(paths: hv.Contours) -> set[tuple[str, str]]:
+    return {(piece["factor"], piece["axis"]) for piece in paths.data}
+
+
+def test_outputs_lie_in_their_rings_or_beside_them():
+    for shift in (0.0, 0.5):
+        overlay = PLOTS["output_change"](change(shift), examples=4)
+        before, after = (of(overlay, hv.Scatter, name)[0] for name in ("before", "after"))
+        np.testing.assert_allclose(after["value"] - before["value"], shift)
+        assert len(before) == 12
+        assert f"Largest difference {shift:.2g}" in title(overlay)
+        assert "4 of 7 examples drawn" in title(overlay)
+    assert "drawn" not in title(PLOTS["output_change"](change(examples=3)))
+    lost = change()
+    lost["outputs"][1, 0, 0] = np.nan
+    assert "1 non-finite point" in title(PLOTS["output_change"](lost))
 
 
 def test_a_report_is_one_escaped_page():

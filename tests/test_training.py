@@ -278,3 +278,18 @@ def test_what_cannot_work_is_refused_before_training(digits, net, options, messa
 def test_a_task_without_a_train_split_is_refused(digits):
     with pytest.raises(WorkbenchError, match="'train'"):
         train(SMALL, Task("only test", {"test": digits.split("test")}), epochs=1)
+
+
+def test_tied_weights_are_trained_one_seed_after_another_and_stay_tied(monkeypatch, tmp_path):
+    code = """from torch import nn
+class Tied(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 10))
+        self[4].weight = self[2].weight
+"""
+    (tmp_path / "tied_nets.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    first, second = train("tied_nets:Tied", "digits", seeds=(0, 1), epochs=1)
+    assert any("4.weight is 2.weight (tied weights)" in note for note in first.notes)
+    assert torch.equal(first.state["2.weight"], first.state["4.weight"])
+    assert not torch.equal(first.state["2.weight"], second.state["2.weight"])

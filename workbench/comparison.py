@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,28 +13,15 @@ from torch import nn
 
 from workbench.barriers import DEFINITIONS, barrier
 from workbench.errors import Cancelled
-from workbench.matching import Alignment, Matcher, align
-from workbench.paths import LinearPath
-from workbench.profiles import path_points, profile_path
+from workbench.matching import Alignment, Matcher
+from workbench.profiles import path_points
 from workbench.progress import Progress
 from workbench.schema import provenance
-from workbench.spectra import singular_alignment
+from workbench.stages import Walk
 from workbench.states import StateDict, require_same_tensors
-from workbench.symmetry import discover_symmetry
 from workbench.symmetry.group import Symmetry
 from workbench.tasks import Task, require_task
-
-# A path counts as connected when it loses at most one point of accuracy and 0.05 nats against the straight line between its
-# ends: on digits and MNIST that is where the seeds of one wide network lie after matching, and narrow ones do not.
-ACCURACY_POINTS = 0.01
-LOSS_NATS = 0.05
-# Without an accuracy there is no absolute scale: then a twentieth of the naive barrier.
-SHARE = 0.05
-# The aligned model is the anchor itself when this share of the distance is left.
-SAME_WEIGHTS = 1e-5
-
-# How many examples the function-preservation check runs.
-CHECKED = 256
+from workbench.verdict import verdict as verdict_of
 
 
 @dataclass(frozen=True)
@@ -74,8 +60,22 @@ class Comparison:
         profile = xr.concat([naive, aligned], dim=order, combine_attrs="override")
         barriers = _barriers(profile)
         layers = _layers(anchor, moving, alignment.aligned, symmetry)
-        verdict = _verdict(alignment, barriers)
+        verdict = verdict_of(alignment, barriers)
         return cls(symmetry, alignment, profile, barriers, spectra, layers, dict(seconds or {}), verdict)
+
+    @classmethod
+    def of_walk(cls, walk: Walk) -> Comparison:
+        """A comparison from a walk that has every stage behind it."""
+        return cls.of(
+            symmetry=walk.symmetry,
+            alignment=walk.alignment,
+            anchor=walk.anchor,
+            moving=walk.moving,
+            naive=walk.profiles["naive"],
+            aligned=walk.profiles["aligned"],
+            spectra=walk.spectra,
+            seconds=walk.seconds,
+        )
 
     def summary(self) -> dict[str, Any]:
         """Everything but weights and curves as plain numbers and texts that JSON can hold (an undefined number is None)."""
@@ -156,87 +156,35 @@ def compare(
     """The whole road: π = align(moving → anchor), then loss and metrics from anchor to moving and from anchor to π(moving).
 
     anchor, moving: state dicts of ``model``; none of the three is changed. symmetry: None discovers it from the model and the
-    task's example inputs. spectra=False leaves the singular vectors out. progress: called by every stage in turn ("matching",
-    "profile naive", "profile aligned", "singular vectors"); whatever stage is cancelled, ``Cancelled`` is raised.
+    task's example inputs. spectra=False leaves the singular vectors out. progress: called by every stage in turn, see ``Walk``;
+    whatever stage is cancelled, ``Cancelled`` is raised.
     Other parameters as in ``align``, ``profile_path`` and ``singular_alignment``.
     """
     require_task(task)
     require_same_tensors(anchor, moving, names=("anchor", "moving"))
     names = task.chosen(splits)
     path_points(points)  # a wrong number is said before the long work
-    watch = _Watch()
-    if symmetry is None:
-        symmetry = watch.time("symmetry", discover_symmetry, model, task.example_inputs)
-    inputs = task.split(names[0])[0][:CHECKED]
-    alignment = watch.time(
-        "matching",
-        align,
-        symmetry,
+    walk = Walk(
         anchor,
         moving,
-        matcher,
+        model,
+        task,
+        matcher=matcher,
+        points=points,
+        splits=names,
+        gamma=gamma,
+        top=top,
+        null=null,
+        with_spectra=spectra,
         seed=seed,
         device=device,
-        model=model,
-        inputs=inputs,
-        progress=progress,
-    )
-    if alignment.cancelled:
-        raise Cancelled
-    profiles = {}
-    for kind, end in (("naive", moving), ("aligned", alignment.aligned)):
-        profiles[kind] = watch.time(
-            f"profile {kind}",
-            profile_path,
-            LinearPath(anchor, end),
-            model,
-            task,
-            points=points,
-            splits=names,
-            device=device,
-            progress=progress,
-            stage=f"profile {kind}",
-        )
-    measured = None
-    if spectra:
-        measured = watch.time(
-            "singular vectors",
-            singular_alignment,
-            anchor,
-            moving,
-            aligned=alignment.aligned,
-            symmetry=symmetry,
-            matcher=matcher,
-            gamma=gamma,
-            top=top,
-            null=null,
-            seed=seed,
-            device=device,
-            progress=progress,
-        )
-    return Comparison.of(
         symmetry=symmetry,
-        alignment=alignment,
-        anchor=anchor,
-        moving=moving,
-        naive=profiles["naive"],
-        aligned=profiles["aligned"],
-        spectra=measured,
-        seconds=watch.seconds,
     )
-
-
-class _Watch:
-    """Wall-clock seconds per stage."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def time(self, stage: str, function: Any, /, *args: Any, **options: Any) -> Any:
-        start = time.perf_counter()
-        result = function(*args, **options)
-        self.seconds[stage] = time.perf_counter() - start
-        return result
+    while walk.stage is not None:
+        walk = walk.advance(progress)
+        if walk.alignment is not None and walk.alignment.cancelled:
+            raise Cancelled
+    return Comparison.of_walk(walk)
 
 
 def _barriers(profile: xr.Dataset) -> xr.Dataset:
@@ -266,47 +214,6 @@ def _layers(anchor: StateDict, moving: StateDict, aligned: StateDict, symmetry: 
             values = np.array(rows[kind]).reshape(-1, 2)[:, column]
             data[f"{kind}_{when}"] = ("tensor", values, {"units": "1", "definition": f"{definition}, {when} matching"})
     return xr.Dataset(data, coords={"tensor": names})
-
-
-def _verdict(alignment: Alignment, barriers: xr.Dataset) -> str:
-    """What the figures say, on the first split, with the rule that was used."""
-    if alignment.distance_before == 0:
-        return "the same weights: the two models are identical"
-    if alignment.distance_after <= SAME_WEIGHTS * alignment.distance_before:
-        return "one solution up to the symmetries: the aligned weights are the anchor's"
-    split = str(barriers["split"].values[0])
-    found = {kind: _drops(barriers, kind, split) for kind in ("naive", "aligned")}
-    if not all(np.isfinite(v) for pair in found.values() for v in pair.values()):
-        return f"undefined: the {split} curves hold values that are not finite"
-    rule = f"{split} split; connected means " + (
-        f"at most {ACCURACY_POINTS:.0%} of accuracy and {LOSS_NATS} of loss above the line between the ends"
-        if "accuracy" in found["naive"]
-        else f"at most {SHARE:.0%} of the naive barrier"
-    )
-    loss = {kind: found[kind]["loss"] for kind in found}
-    # Where the loss hardly rises on either line, only the accuracy can have a barrier to remove.
-    judged = "accuracy" if "accuracy" in found["naive"] and loss["naive"] <= LOSS_NATS else "loss"
-    figures = f"{judged} barrier {found['naive'][judged]:.3g} → {found['aligned'][judged]:.3g}"
-
-    def connected(kind: str) -> bool:
-        if "accuracy" in found[kind]:
-            return found[kind]["accuracy"] <= ACCURACY_POINTS and loss[kind] <= LOSS_NATS
-        return loss[kind] <= SHARE * loss["naive"]
-
-    if (connected("naive") and "accuracy" in found["naive"]) or max(found["naive"].values()) <= 0:
-        words = "connected already: the straight path needs no alignment"
-    elif connected("aligned"):
-        words = "connected after alignment: one basin up to the symmetries"
-    elif found["aligned"][judged] <= 0.5 * found["naive"][judged]:
-        words = "barrier left: alignment removes the larger part of it, not all"
-    else:
-        words = "no common basin found: alignment does not remove the barrier"
-    return f"{words} ({figures}; {rule})"
-
-
-def _drops(barriers: xr.Dataset, kind: str, split: str) -> dict[str, float]:
-    chosen = {"loss": "loss_barrier_linear", "accuracy": "accuracy_barrier_linear"}
-    return {key: float(barriers[v].sel(alignment=kind, split=split)) for key, v in chosen.items() if v in barriers}
 
 
 def _spectra_summary(spectra: xr.Dataset) -> dict[str, Any]:

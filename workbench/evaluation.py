@@ -71,9 +71,9 @@ class Evaluator:
             count = 0
             for inputs, targets in self.task.batches(split, self.batch_size or self._batch(split)):
                 with torch.no_grad():
-                    outputs = _logits(
-                        functional_call(self._model, weights, (inputs.to(dtype) if inputs.is_floating_point() else inputs,))
-                    )
+                    x = inputs.to(dtype) if inputs.is_floating_point() else inputs
+                    # The names of a tied weight are all given, and need not be one tensor.
+                    outputs = _logits(functional_call(self._model, weights, (x,), tie_weights=False))
                     if outputs.dtype in (torch.float16, torch.bfloat16):
                         outputs = outputs.float()
                     values = self.task.judge(outputs, targets)

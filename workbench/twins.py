@@ -7,12 +7,13 @@ weights, so that every state dict would seem to give the same outputs. ``watchin
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -68,3 +69,47 @@ def watching(model: nn.Module) -> Iterator[None]:
             cause="a lambda, closure or hook that was bound to the model when it was built",
             next_step="turn it into a method of the module",
         ) from failure
+
+
+def outputs_of(
+    model: nn.Module, states: Sequence[Mapping[str, Tensor]], inputs: Any, *, dtype: torch.dtype = torch.float64
+) -> list[list[Tensor]]:
+    """The float outputs of ``model`` under each of ``states``: per state one list, tuples and dicts flattened in order.
+
+    An eval-mode copy runs in ``dtype`` on the device of the first state; ``model`` is not touched. inputs: a tensor, a tuple of
+    positional arguments, or a dict of keyword arguments. Raises ``WorkbenchError`` where the copy reads the original's weights,
+    and where no output is a float tensor.
+    """
+    device = next((tensor.device for tensor in states[0].values()), torch.device("cpu"))
+    copied = twin(model, device=device, dtype=dtype)
+
+    def cast(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.to(device, dtype) if value.is_floating_point() else value.to(device)
+
+    args, kwargs = pytree.tree_map(cast, _arguments(inputs))
+    # A state may be the model's own: copies, made before the watch begins, tell its tensors from those a closure reads.
+    placed = [{name: cast(tensor.detach().clone()) for name, tensor in state.items()} for state in states]
+    with torch.no_grad(), watching(model):
+        # The names of a tied weight are all given, and need not be one tensor.
+        return [_float_leaves(functional_call(copied, state, args, kwargs, tie_weights=False)) for state in placed]
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return tuple(inputs), {}
+
+
+def _float_leaves(outputs: Any) -> list[Tensor]:
+    leaves = [
+        leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.numel() and leaf.is_floating_point()
+    ]
+    if not leaves:
+        raise WorkbenchError(
+            "The model gave no float tensor, so its function cannot be compared", expected="logits or other float outputs"
+        )
+    return leaves

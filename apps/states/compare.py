@@ -9,23 +9,26 @@ import param
 import xarray as xr
 
 from workbench.barriers import DEFINITIONS, barrier
-from workbench.errors import WorkbenchError
 from workbench.matching import MATCHERS
 from workbench.paths import LinearPath
 from workbench.profiles import profile_path
 from workbench.progress import Step
 
 from .. import catalogue, road
+from ..factorwise import Factorwise
 from ..jobs import Job, Jobs
 from ..live import LiveProfile
+from ..progress_words import doing, sentence
 from ..settings import Settings
+from ..working import Working
 
 ALIGNMENTS = ("naive", "aligned", "partial")
+LANES = ("road", "factors", "at")
 CURVES = {"profile naive": "naive", "profile aligned": "aligned"}
 
 
-class CompareState(param.Parameterized):
-    """One visitor's comparison. ``jobs`` runs the work; ``settings`` says what may be chosen."""
+class CompareState(Working):
+    """One visitor's comparison."""
 
     anchor = param.Selector(objects=[], label="Anchor (stays)")
     moving = param.Selector(objects=[], label="Moving (is permuted)")
@@ -34,11 +37,7 @@ class CompareState(param.Parameterized):
     seed = param.Integer(default=0, bounds=(0, None), label="Seed")
     points = param.Integer(default=25, bounds=(3, 201), label="Points on the path")
 
-    status = param.Selector(default="idle", objects=["idle", "running", "done", "stopped", "failed"])
-    message = param.String(doc="What is happening, or how it ended, in one sentence.")
-    error = param.String(doc="The text of the last error; empty where there was none.")
     can_resume = param.Boolean(default=False, doc="Whether there is something to go on with after a cancel or an error.")
-    fraction = param.Number(default=None, allow_None=True, doc="Share of the current stage done, None where unknown.")
 
     found = param.Parameter(doc="road.Found of the current comparison, or None before the first.")
     profile = param.Parameter(doc="The curves so far: a Dataset over (alignment, split, t) with `measured`, or None.")
@@ -61,12 +60,11 @@ class CompareState(param.Parameterized):
     steps = param.Dict(default={}, doc="factors applied, in words -> {metric -> DataArray over split}.")
 
     def __init__(self, jobs: Jobs, settings: Settings, **params: object) -> None:
-        super().__init__(**params)
-        self._jobs, self._settings = jobs, settings
+        super().__init__(jobs, settings, **params)
         self._live: LiveProfile | None = None
         self._stage = ""
         self._walking = False
-        self._partial: dict[tuple[str, ...], xr.Dataset] = {}
+        self._parts: Factorwise | None = None  # once there is an alignment
         names = list(catalogue.checkpoints(settings))
         self.param.anchor.objects = self.param.moving.objects = names
         self.anchor, self.moving = catalogue.first_pair(names)
@@ -78,8 +76,7 @@ class CompareState(param.Parameterized):
 
     def align(self) -> None:
         """Start from the current choices; a comparison under way is cancelled and replaced."""
-        self._live = None
-        self._partial = {}
+        self._live = self._parts = None
         self._jobs.drop("at")
         self._jobs.drop("factors")
         self.param.update(
@@ -99,7 +96,8 @@ class CompareState(param.Parameterized):
         """Ask everything that runs to stop at its next step."""
         if self.status == "running":
             self.message = "Stopping…"
-        self._jobs.cancel()
+        for lane in LANES:
+            self._jobs.cancel(lane)
 
     def _start(self, found: road.Found) -> None:
         self.param.update(status="running", message="Starting", fraction=None, can_resume=False)
@@ -122,8 +120,16 @@ class CompareState(param.Parameterized):
         self.found = found
         if found.alignment is not None and not self.aligned:
             names = list(found.symmetry.groups)
+            self._parts = Factorwise(
+                self._jobs,
+                found,
+                on_points=self._partial_points,
+                on_curve=self._finish_part,
+                on_step=self._walk_to,
+                on_error=self._failed_beside,
+            )
             self.param.factors.objects = self.param.factor.objects = names
-            self.param.update(factors=names, factor=names[0], aligned=True)
+            self.param.update(factors=names, factor=names[0] if names else None, aligned=True)
         if found.spectra is not None and not self.compared:
             layers = found.spectra["layer"].to_numpy().tolist()
             self.param.layer.objects = layers
@@ -149,7 +155,7 @@ class CompareState(param.Parameterized):
         if points:
             self._publish()
         if self.message != "Stopping…":
-            self.param.update(message=_sentence(self._stage, steps[-1]), fraction=steps[-1].fraction)
+            self.param.update(message=sentence(self._stage, steps[-1]), fraction=steps[-1].fraction)
 
     def _finish(self, found: road.Found) -> None:
         if found.alignment.cancelled and not found.profiles:
@@ -170,22 +176,13 @@ class CompareState(param.Parameterized):
             status="stopped",
             can_resume=self.found is not None,
             fraction=None,
-            message=f"Stopped while {_doing(self._stage)}; {kept}.",
+            message=f"Stopped while {doing(self._stage)}; {kept}.",
         )
 
     def _failed(self, error: Exception) -> None:
         self.param.update(
             status="failed", can_resume=self.found is not None, fraction=None, message="", error=self._text(error)
         )
-
-    def _text(self, error: Exception) -> str:
-        """Our own errors speak for themselves; any other is named. Where the operator's files lie is not the visitor's business."""
-        text = str(error)
-        if not isinstance(error, WorkbenchError):
-            text = f"Something went wrong that should not have ({type(error).__name__}: {text}). Please report it."
-        for folder in (self._settings.checkpoints, self._settings.data):
-            text = text if folder is None else text.replace(f"{folder}/", "")
-        return text
 
     def _publish(self) -> None:
         """Show the points known so far."""
@@ -199,22 +196,15 @@ class CompareState(param.Parameterized):
             return
         profiles = dict(self.found.profiles)
         self.barriers = {name: self._barriers_of(profile) for name, profile in profiles.items()}
-        total = len(self.param.factors.objects)
-        shown = {(): profiles.get("naive"), **self._partial}
-        if total:
-            shown[tuple(self.param.factors.objects)] = profiles.get("aligned")
+        parts = self._parts
+        if parts is None:
+            return
+        shown = {(): profiles.get("naive"), **parts.curves, parts.names: profiles.get("aligned")}
         ordered = sorted(((names, p) for names, p in shown.items() if p is not None), key=lambda item: len(item[0]))
-        self.steps = {self._name(names): self._barriers_of(p) for names, p in ordered}
+        self.steps = {parts.words(names): self._barriers_of(p) for names, p in ordered}
 
     def _barriers_of(self, profile: xr.Dataset) -> dict[str, xr.DataArray]:
         return {metric: barrier(profile, metric, self.definition) for metric in self.param.metric.objects}
-
-    def _name(self, names: tuple[str, ...]) -> str:
-        if not names:
-            return "none (naive)"
-        if len(names) == len(self.param.factors.objects):
-            return "all (aligned)"
-        return " + ".join(names)
 
     # -- the alignment factor by factor
 
@@ -223,64 +213,27 @@ class CompareState(param.Parameterized):
         """The factors applied, in the symmetry's order."""
         return tuple(name for name in self.param.factors.objects if name in self.factors)
 
-    def _is_partial(self, names: tuple[str, ...]) -> bool:
-        return 0 < len(names) < len(self.param.factors.objects)
-
     @param.depends("factors", watch=True)
     def _apply_factors(self) -> None:
         """Show the curve of the chosen factors: measured now, or known from before."""
-        if self._live is None or not self.aligned:
+        parts = self._parts
+        if self._live is None or parts is None:
             return
         names = self._chosen
         if not self._walking:
-            self._jobs.drop("factors")
+            parts.drop()
         self._live.forget("partial")
-        if names in self._partial:
-            self._live.finish("partial", self._partial[names])
-        elif self._is_partial(names) and not self._walking:
-            self._measure_factors([names])
+        if names in parts.curves:
+            self._live.finish("partial", parts.curves[names])
+        elif parts.is_part(names) and not self._walking:
+            parts.measure(names)
         self._publish()
         self.look()
 
     def one_by_one(self) -> None:
         """Apply the factors one after another, from none to all, and measure the curve of every step that is not known yet."""
-        if self.aligned:
-            names = tuple(self.param.factors.objects)
-            self._measure_factors([names[:count] for count in range(1, len(names))], walk=True)
-
-    def partial_path(self, names: tuple[str, ...]) -> LinearPath:
-        """The straight path to the moving model with only the factors in ``names`` applied."""
-        found = self.found
-        element = found.alignment.element.restrict(names)
-        return LinearPath(found.loaded.anchor, found.symmetry.apply(element, found.loaded.moving))
-
-    def _measure_factors(self, sets: list[tuple[str, ...]], *, walk: bool = False) -> None:
-        found, known = self.found, set(self._partial)
-
-        def work(job: Job) -> None:
-            for names in sets:
-                if walk:
-                    job.emit(self._walk_to, names)
-                if names in known:
-                    continue
-                profile = profile_path(
-                    self.partial_path(names),
-                    found.loaded.model,
-                    found.loaded.task,
-                    points=found.choice.grid,
-                    splits=tuple(found.loaded.task.splits),
-                    progress=job.progress,
-                )
-                job.flush()
-                job.emit(self._keep_partial, names, profile)
-
-        self._jobs.start(
-            "factors",
-            work,
-            on_steps=self._partial_points,
-            on_result=lambda _: self._walk_to(sets[-1] if not walk else tuple(self.param.factors.objects)),
-            on_error=self._failed_beside,
-        )
+        if self._parts is not None:
+            self._parts.walk()
 
     def _walk_to(self, names: tuple[str, ...]) -> None:
         self._walking = True
@@ -294,10 +247,9 @@ class CompareState(param.Parameterized):
             self._live.add("partial", step)
         self._publish()
 
-    def _keep_partial(self, names: tuple[str, ...], profile: xr.Dataset) -> None:
-        self._partial[names] = profile
+    def _finish_part(self, names: tuple[str, ...]) -> None:
         if names == self._chosen:
-            self._live.finish("partial", profile)
+            self._live.finish("partial", self._parts.curves[names])
             self._publish()
         self._measure_barriers()
 
@@ -310,15 +262,14 @@ class CompareState(param.Parameterized):
         # While the symmetry is discovered the model belongs to torch.export, which swaps its parameters.
         if found is None or found.symmetry is None:
             return
-        t, paths = self.t, {"naive": found.path("naive")}
-        names = self._chosen
-        partial = found.alignment is not None and self._is_partial(names)
+        t, paths = self.t, {"naive": found.walk.path("naive")}
+        names, parts = self._chosen, self._parts
 
         def work(job: Job) -> tuple[float, dict[str, xr.Dataset]]:
             if found.alignment is not None:
-                paths["aligned"] = found.path("aligned")
-            if partial:
-                paths["partial"] = self.partial_path(names)
+                paths["aligned"] = found.walk.path("aligned")
+            if parts is not None and parts.is_part(names):
+                paths["partial"] = parts.path(names)
             return t, {name: self._at(job, path, t, found) for name, path in paths.items()}
 
         self._jobs.start("at", work, on_result=lambda value: self.param.update(at=value), on_error=self._failed_beside)
@@ -332,26 +283,3 @@ class CompareState(param.Parameterized):
 
     def _failed_beside(self, error: Exception) -> None:
         self.error = self._text(error)
-
-
-def _doing(stage: str) -> str:
-    return {
-        "": "starting",
-        "reading": "reading the checkpoints",
-        "symmetry": "discovering the symmetry",
-        "profile naive": "measuring the naive curve",
-        "profile aligned": "measuring the aligned curve",
-        "singular vectors": "comparing singular vectors",
-    }.get(stage, stage)
-
-
-def _sentence(stage: str, step: Step) -> str:
-    """One progress report in words, with its figures."""
-    words = _doing(stage)
-    words = words[0].upper() + words[1:]
-    if step.total:
-        words += f": {step.done} of {step.total}"
-    values = step.values
-    if "objective" in values:
-        words += f": sweep {values.get('sweep', 0):.0f}, objective {values['objective']:.4f}"
-    return words

@@ -140,6 +140,6 @@ def test_two_visitors_get_their_own_results(visit):
 def test_dark_mode_and_a_narrow_window(visit):
     page = visit(width=420)
     page.keyboard.press("Escape")  # the side bar opens over a narrow page
-    page.get_by_role("banner").get_by_role("button").last.click()
+    page.get_by_role("button", name="Toggle theme").click()
     assert page.evaluate("() => getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
     assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")

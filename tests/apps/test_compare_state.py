@@ -86,10 +86,10 @@ def test_the_barrier_falls_factor_by_factor(state):
     assert list(state.steps) == ["none (naive)", "layers.0", "all (aligned)"]
     assert state.profile["measured"].sel(alignment="partial").all()
     found = state.found
-    assert state.partial_path(("layers.0", "layers.1"))(1.0)["layers.1.weight"].equal(
+    assert state._parts.path(("layers.0", "layers.1"))(1.0)["layers.1.weight"].equal(
         found.alignment.aligned["layers.1.weight"]
     )
-    assert state.partial_path(())(1.0)["layers.1.weight"].equal(found.loaded.moving["layers.1.weight"])
+    assert state._parts.path(())(1.0)["layers.1.weight"].equal(found.loaded.moving["layers.1.weight"])
     state.factors = ["layers.0", "layers.1"]
     assert state._jobs.wait()
     assert not state.profile["measured"].sel(alignment="partial").any()

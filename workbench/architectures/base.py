@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from workbench.architectures.initial import initialise
 from workbench.errors import WorkbenchError
@@ -48,6 +48,21 @@ class Architecture:
         model = self._on_meta().to_empty(device="cpu")
         initialise(model, 0 if seed is None else seed)
         return model
+
+    def example_inputs(self, count: int = 2, seed: int = 0) -> tuple[Tensor]:
+        """A random batch of ``count`` examples in [0, 1] of the size the options name: ``inputs`` numbers, or ``channels`` images
+        of ``size`` (32 where they leave that open) pixels. Raises ``WorkbenchError`` where the options name neither."""
+        options, generator = self.options, torch.Generator().manual_seed(seed)
+        if "inputs" in options:
+            return (torch.rand(count, options["inputs"], generator=generator),)
+        if "channels" in options:
+            side = options.get("size", 32)
+            return (torch.rand(count, options["channels"], side, side, generator=generator),)
+        raise WorkbenchError(
+            f"Nothing says what {self} takes as input",
+            expected="the shape of one example batch, or a task",
+            next_step="pass --input 2x3x32x32, or --task NAME",
+        )
 
     def parameters(self) -> int:
         """Number of parameters, without building them."""

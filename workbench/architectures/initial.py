@@ -31,7 +31,7 @@ def initialise(model: nn.Module, seed: int) -> None:
                 module.weight.copy_(torch.randn(module.weight.shape, generator=generator) / math.sqrt(fan_in))
                 if module.bias is not None:
                     module.bias.zero_()
-            elif isinstance(module, nn.modules.batchnorm._NormBase | nn.GroupNorm | nn.LayerNorm):
+            elif isinstance(module, nn.modules.batchnorm._NormBase | nn.GroupNorm | nn.LayerNorm | nn.RMSNorm):
                 _initialise_norm(module)
             elif own:
                 raise WorkbenchError(

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.cli.console import plain
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from workbench.tasks import Task
 
 SHIPPED_PAIR = ("digits-mlp-w256-seed0", "digits-mlp-w256-seed1")
+CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 SMALL = 500_000  # parameters below which one thread is used
 
 
@@ -203,6 +205,28 @@ def read_architecture(text: str) -> Architecture | OutsideModel:
     return resolve_model(text)
 
 
+def read_subject(text: str) -> tuple[Architecture | OutsideModel, Checkpoint | None]:
+    """What MODEL names where it may also be a checkpoint: a file, a folder, or the name of a shipped one.
+
+    Of a checkpoint, the architecture it says it belongs to; raises where it says none, or where its tensors do not fit.
+    """
+    from workbench.architectures import ARCHITECTURES
+    from workbench.checkpoints import fit_to_model, shipped_models
+
+    file = bool(text) and (user_path(text).exists() or Path(text).suffix.lower() in CHECKPOINT_SUFFIXES)
+    if text in ARCHITECTURES or not (file or text in {entry["name"] for entry in shipped_models()}):
+        return read_architecture(text), None
+    checkpoint = read_checkpoint(text)
+    if checkpoint.architecture is None:
+        raise WorkbenchError(
+            f"{checkpoint.source} does not say which architecture it belongs to",
+            expected="a file written by `workbench train`, or the architecture in its place: the weights do not matter here",
+            next_step="name the model itself, as in mlp:inputs=784,width=512 or my_package.my_module:make_model",
+        )
+    fit_to_model(checkpoint, checkpoint.architecture.build())
+    return checkpoint.architecture, checkpoint
+
+
 def read_described(text: str | None, *checkpoints: Checkpoint) -> Architecture | OutsideModel:
     """The architecture ``--model`` names, else the one that the first checkpoint to say so describes."""
     if text is not None:
@@ -248,18 +272,14 @@ def read_matcher(text: str) -> Any:
 
 def example_inputs(arguments: argparse.Namespace, described: Architecture | OutsideModel) -> tuple[Tensor, ...]:
     """Inputs to export a model with: ``--input`` shapes, else examples of ``--task``, else the built-in's own size."""
-    import torch
+    from workbench.architectures import Architecture
 
     if arguments.input:
         return tuple(_example(text) for text in arguments.input)
     if arguments.task:
         return read_task(arguments, None).example_inputs
-    options = getattr(described, "options", {})
-    if "inputs" in options:
-        return (torch.rand(2, options["inputs"], generator=torch.Generator().manual_seed(0)),)
-    if "channels" in options:
-        side = options.get("size", 32)
-        return (torch.rand(2, options["channels"], side, side, generator=torch.Generator().manual_seed(0)),)
+    if isinstance(described, Architecture):
+        return described.example_inputs()
     raise WorkbenchError(
         f"Nothing says what {described} takes as input",
         expected="the shape of one example batch, or a task",

@@ -1,16 +1,28 @@
-"""Discover the symmetry group of an architecture, prove it by test, and say in words who is tied to whom and why."""
+"""Discover the symmetry group of an architecture and prove it by test: a table of its factors, or the reasons of one of them.
+
+MODEL is a built-in architecture, a checkpoint that says what it belongs to, or package.module:factory.
+"""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from workbench.cli import console, inputs
 
+if TYPE_CHECKING:
+    from workbench.symmetry import Group, Symmetry, SymmetryCheck
+
 HELP = "find and explain the symmetries of an architecture"
+EVERYTHING = ""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="a built-in architecture, name:key=value,…, or package.module:factory")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a built-in architecture, name:key=value,…; a checkpoint (file, folder or shipped); or package.module:factory",
+    )
     parser.add_argument(
         "--input",
         metavar="SHAPE",
@@ -18,13 +30,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="shape of an example input with its batch axis, 2x3x32x32 or 2x16+int for integers; once per input, in order",
     )
     inputs.add_task(parser)
-    parser.add_argument("--explain", metavar="NAME", help="only this group or tensor")
+    parser.add_argument(
+        "--explain",
+        metavar="NAME",
+        nargs="?",
+        const=EVERYTHING,
+        help="the chain of reasons of this factor or tensor; without NAME of all, and of every axis that is pinned",
+    )
     parser.add_argument("--out", metavar="FILE", help="save the group as JSON")
     inputs.add_seed(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    described = inputs.read_architecture(arguments.model)
+    described, checkpoint = inputs.read_subject(arguments.model)
     inputs.require_writable(arguments.out)
     examples = inputs.example_inputs(arguments, described)
     model = described.build().eval()
@@ -33,35 +51,81 @@ def run(arguments: argparse.Namespace) -> int:
     with console.progress() as report:
         found = discover_symmetry(model, examples, progress=report)
     proof = found.proof or found.check(model, examples, seed=arguments.seed)
+    explanation = found.explain(arguments.explain or None)
     if arguments.out is not None:
         console.note(f"wrote {found.save(arguments.out)}")
-    # The whole explanation ends with the proof; that of one group or tensor does not.
-    words = [described.describe(), found.explain(arguments.explain), *([_verdict(proof)] if arguments.explain else [])]
+    heading = described.describe() if checkpoint is None else f"{arguments.model}\n{described.describe()}"
+    words = [heading, explanation] if arguments.explain is not None else [heading, *_summary(found)]
+    # The whole explanation ends with the proof; the table, and what is said of one factor or tensor, do not.
+    words += [] if arguments.explain == EVERYTHING else [_verdict(proof)]
     data = {
         "model": described.describe(),
+        "checkpoint": arguments.model if checkpoint is not None else None,
         "log10_order": found.log10_order(),
         "coverage": found.coverage,
-        "proof": {"passed": proof.passed, "max_relative_error": proof.max_relative_error},
-        "groups": {
-            name: {
-                "size": group.size,
-                "kind": group.kind,
-                "over": group.over,
-                "copies": group.copies,
-                "members": [[member.tensor, member.axis] for member in group.members],
-                "ties": group.ties,
-            }
-            for name, group in found.groups.items()
+        "proof": {
+            "passed": proof.passed,
+            "max_relative_error": proof.max_relative_error,
+            "samples": proof.samples,
+            "shapes": proof.shapes,
+            "dead": proof.dead,
         },
+        "groups": {name: _group(group) for name, group in found.groups.items()},
         "pinned": [[axis.tensor, axis.axis, axis.reason] for axis in found.pinned],
         "unknown_ops": found.unknown_ops,
+        "tied": found.aliases,
         "notes": found.notes,
-        "explanation": words[1],
+        "explanation": explanation,
     }
     console.answer(arguments, data, "\n\n".join(words))
     return 0 if proof.passed else 1
 
 
-def _verdict(proof) -> str:
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        "size": group.size,
+        "kind": group.kind,
+        "over": group.over,
+        "copies": group.copies,
+        "log10_order": group.log10_order,
+        "members": [[member.tensor, member.axis] for member in group.members],
+        "ties": group.ties,
+    }
+
+
+def _summary(found: Symmetry) -> list[str]:
+    """The table of factors, then in a few lines what it leaves out."""
+    from workbench.symmetry.layout import coordinate
+
+    rows = [
+        [name, group.size, group.copies, f"{group.log10_order:.1f}", ", ".join(map(coordinate, group.over)), _tensors(group)]
+        for name, group in found.groups.items()
+    ]
+    count = f"{len(rows)} factor{'s' * (len(rows) != 1)}"
+    total = f"{count}, 10^{found.log10_order():.1f} permutations; they move {100 * found.coverage:.1f} % of the model's numbers"
+    lines = [total]
+    if found.pinned:
+        tensors = len({axis.tensor for axis in found.pinned})
+        lines.append(
+            f"pinned: {len(found.pinned)} axes of {tensors} tensor{'s' * (tensors != 1)}, wholly or in part; --explain says by what"
+        )
+    if found.unknown_ops:
+        ops = ", ".join(f"{name} ({times}×)" for name, times in found.unknown_ops.items())
+        lines.append(f"operations without a rule, which pin every axis they touch: {ops}")
+    if found.aliases:
+        lines.append(f"tied, moved once: {', '.join(f'{name} is {first}' for name, first in found.aliases.items())}")
+    lines += [f"note: {note}" for note in found.notes]
+    if not rows:
+        return ["\n".join(lines)]
+    return [console.table(["factor", "units", "copies", "log10 order", "one copy per", "moves"], rows), "\n".join(lines)]
+
+
+def _tensors(group: Group, most: int = 2) -> str:
+    names = list(dict.fromkeys(member.tensor for member in group.members))
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _verdict(proof: SymmetryCheck) -> str:
     words = "proved by test" if proof.passed else "NOT a symmetry: the test failed"
-    return f"{words}: largest relative change of the output {proof.max_relative_error:.1e}"
+    at = f" over {proof.samples} random elements, input shapes {' and '.join(proof.shapes)}" if proof.shapes else ""
+    return f"{words}: largest relative change of the output {proof.max_relative_error:.1e}{at}, limit 1e-9"

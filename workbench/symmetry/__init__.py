@@ -4,9 +4,11 @@ The road: ``capture`` (export) → ``interpreter`` with ``rules`` over ``trees``
 ``discovery`` (names, layouts) → ``group.Symmetry`` with ``element.Element`` → ``proof`` and ``explanation``.
 """
 
+from workbench.symmetry.action import compare_outputs, move_alone, one_mover
 from workbench.symmetry.discovery import discover_symmetry
 from workbench.symmetry.element import Element
 from workbench.symmetry.group import Group, Member, PinnedAxis, Symmetry, TensorEntry
+from workbench.symmetry.incidence import TensorAxis, tensor_axes
 from workbench.symmetry.permutation_spec import PermutationSpec
 from workbench.symmetry.proof import SymmetryCheck
 
@@ -18,6 +20,11 @@ __all__ = [
     "PinnedAxis",
     "Symmetry",
     "SymmetryCheck",
+    "TensorAxis",
     "TensorEntry",
+    "compare_outputs",
     "discover_symmetry",
+    "move_alone",
+    "one_mover",
+    "tensor_axes",
 ]

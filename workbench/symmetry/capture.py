@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
 from workbench.states import storage_key
+from workbench.symmetry.failures import users_line, without_graph_dump
 from workbench.twins import require_model
 
 MOVABLE, CONSTANT, INPUT = "movable", "constant", "input"
@@ -133,15 +134,18 @@ def _trial(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
     try:
-        program = torch.export.export(model, args, kwargs, strict=False)
+        with without_graph_dump():
+            program = torch.export.export(model, args, kwargs, strict=False)
         if decompose:
             _views_to_reshapes(program)
             program = program.run_decompositions()
     except Exception as error:
+        where = users_line(error)
         raise WorkbenchError(
             f"torch.export could not capture the model: {type(error).__name__}: {_first_line(error)}",
             expected="a forward pass whose control flow does not depend on the values of tensors",
-            next_step="see the error's cause, and move data-dependent branches out of forward",
+            cause=where,
+            next_step="move branches and sizes that depend on data out of forward, or write them with torch.where and masks",
         ) from error
     _require_fixed_shapes(program)
     return program

@@ -42,7 +42,7 @@ def discover_symmetry(
     model: any module torch.export can capture; not changed in any way. example_inputs: a tuple of positional inputs, or a dict
     of keyword inputs; a batch of 2 or more. outputs: names of the outputs that matter (each one kept pins its axes); default
     all. scales, signs: also find the positive scales and the signs of units (``.scalings``): of ReLU units, BatchNorm, gated
-    layers, norm gains, heads. progress: called once per graph node.
+    layers, norm gains, heads. progress: called once per graph node, then once per run of the proof.
 
     Raises WorkbenchError where the model fails on the inputs or cannot be exported.
     """
@@ -53,15 +53,15 @@ def discover_symmetry(
     symmetry = assemble(captured, walk, kinds=kinds)
     larger = with_branches(symmetry, captured, example_inputs, kinds)
     if larger is not None:
-        proved = prove(larger, captured, model, example_inputs)
+        proved = prove(larger, captured, model, example_inputs, progress)
         if proved.log10_order() > symmetry.log10_order():
             return proved
         symmetry = replace(symmetry, notes=(*symmetry.notes, *(n for n in proved.notes if n.startswith("defect"))))
-    proved = prove(symmetry, captured, model, example_inputs)
+    proved = prove(symmetry, captured, model, example_inputs, progress)
     # A factor of two stretches has no scalings of its own yet: those of the stretches are worth more to who asks for them.
     siblings = sibling_factors(proved) if proved.proof is not None and not proved.scalings else []
     if siblings:
-        larger = prove(merge_siblings(proved, siblings), captured, model, example_inputs)
+        larger = prove(merge_siblings(proved, siblings), captured, model, example_inputs, progress)
         if larger.log10_order() > proved.log10_order():
             return replace(larger, notes=proved.notes)
     return proved
@@ -273,11 +273,13 @@ def _pinned_axes(name: str, axes: Sequence[Tree]) -> list[PinnedAxis]:
     return out
 
 
-def prove(symmetry: Symmetry, captured: Capture, model: nn.Module, example_inputs: Any) -> Symmetry:
+def prove(
+    symmetry: Symmetry, captured: Capture, model: nn.Module, example_inputs: Any, progress: Progress | None = None
+) -> Symmetry:
     """Attach the verdict of the numeric test. Factors that fail it are dropped (their axes pinned) and reported as defects."""
     if any(isinstance(t, Tensor) and t.is_meta for t in captured.state.values()):
         return replace(symmetry, notes=(*symmetry.notes, "not proved by test: the model has no values (meta device)"))
-    verdict = proof.check_captured(symmetry, captured, example_inputs)
+    verdict = proof.check_captured(symmetry, captured, example_inputs, progress=progress)
     if verdict.passed:
         return replace(symmetry, proof=verdict)
     wrong = [name for name, error in verdict.per_group.items() if not error <= proof.TOLERANCE]
@@ -286,7 +288,8 @@ def prove(symmetry: Symmetry, captured: Capture, model: nn.Module, example_input
         f"defect: the factors {', '.join(wrong) or 'found'} changed the function by up to "
         f"{verdict.max_relative_error:.1e} in the proof by test and were dropped"
     )
-    return replace(kept, proof=proof.check_captured(kept, captured, example_inputs), notes=(*symmetry.notes, note))
+    second = proof.check_captured(kept, captured, example_inputs, progress=progress)
+    return replace(kept, proof=second, notes=(*symmetry.notes, note))
 
 
 def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:

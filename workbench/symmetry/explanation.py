@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from workbench.errors import unknown_name
-from workbench.symmetry.layout import describe
+from workbench.symmetry.layout import coordinate, describe, factors
 
 if TYPE_CHECKING:
     from workbench.symmetry.group import Group, Symmetry
@@ -16,16 +16,16 @@ def explain(symmetry: Symmetry, name: str | None = None) -> str:
     if name is None:
         return "\n\n".join(part for part in _whole(symmetry) if part)
     if name in symmetry.groups:
-        return _group(symmetry.groups[name])
+        return _group(symmetry.groups[name], shown=None)
     if name in symmetry.tensors:
         return _tensor(symmetry, name)
     raise unknown_name("factor or tensor", name, [*symmetry.groups, *symmetry.tensors])
 
 
 def _whole(symmetry: Symmetry) -> list[str]:
+    count = f"{len(symmetry.groups)} factor{'s' * (len(symmetry.groups) != 1)}"
     head = (
-        f"{len(symmetry.groups)} factors, 10^{symmetry.log10_order():.1f} permutations; they move {100 * symmetry.coverage:.1f} % "
-        f"of the model's numbers."
+        f"{count}, 10^{symmetry.log10_order():.1f} permutations; they move {100 * symmetry.coverage:.1f} % of the model's numbers."
     )
     pinned = [f"{p.tensor} axis {p.axis}: {p.reason}" for p in symmetry.pinned]
     unknown = [f"{op} ({count}×)" for op, count in symmetry.unknown_ops.items()]
@@ -44,8 +44,9 @@ def _section(title: str, lines: list[str] | tuple[str, ...]) -> str:
     return "\n  ".join([f"{title}:", *lines]) if lines else ""
 
 
-def _group(group: Group) -> str:
-    over = f", one copy for each value of {', '.join(group.over)}" if group.over else ""
+def _group(group: Group, *, shown: int | None = 6) -> str:
+    """Members, then the chain of operations that tied them: the first ``shown`` on one line, or all (None), each on its own."""
+    over = f", one copy for each value of {', '.join(map(coordinate, group.over))}" if group.over else ""
     members = [
         f"{m.tensor} axis {m.axis}" + (f" (laid out as {describe(m.layout)})" if describe(m.layout) != group.name else "")
         for m in group.members
@@ -54,9 +55,11 @@ def _group(group: Group) -> str:
     whole = [m.tensor for m in group.members if m.axis is None]
     members += [f"whole branches change places: {', '.join(whole)}"] if whole else []
     lines = [f"{group.name}: {group.size} units{over}", *members]
-    if group.ties:
-        shown = group.ties[:6]
-        lines.append(f"tied by: {'; '.join(shown)}{f'; and {len(group.ties) - 6} more' if len(group.ties) > 6 else ''}")
+    if group.ties and shown is None:
+        lines += ["tied by:", *(f"  {tie}" for tie in group.ties)]
+    elif group.ties:
+        left = len(group.ties) - shown
+        lines.append(f"tied by: {'; '.join(group.ties[:shown])}{f'; and {left} more' if left > 0 else ''}")
     return "\n  ".join(lines)
 
 
@@ -65,11 +68,25 @@ def _tensor(symmetry: Symmetry, name: str) -> str:
     lines = [f"{name} {tuple(entry.shape)}: {entry.role}"]
     reasons = {p.axis: p.reason for p in symmetry.pinned if p.tensor == symmetry.aliases.get(name, name)}
     for axis, layout in enumerate(entry.layouts):
+        moving = [factor for factor in dict.fromkeys(factors(layout)) if factor in symmetry.groups]
         why = f" — {reasons[axis]}" if axis in reasons else ""
         lines.append(f"axis {axis}: {describe(layout)}{why}")
+        lines += [f"  {factor} moves with {_others(symmetry, factor, name)}" for factor in moving]
+    for stack in symmetry.stacks:
+        if name in stack.names:
+            others = [other for other in stack.names if other != name]
+            lines.append(f"as a whole: {describe(stack.layouts[0])}, changes places with {', '.join(others)}")
     if name in symmetry.aliases:
         lines.append(f"shares its memory with {symmetry.aliases[name]}")
     return "\n  ".join(lines)
+
+
+def _others(symmetry: Symmetry, factor: str, name: str) -> str:
+    """What else a factor moves, in a line."""
+    own = symmetry.aliases.get(name, name)
+    members = [member for member in symmetry.groups[factor].members if member.tensor != own]
+    others = [m.tensor if m.axis is None else f"{m.tensor} axis {m.axis}" for m in members]
+    return f"{', '.join(others[:5])}{f' and {len(others) - 5} more' if len(others) > 5 else ''}" if others else "nothing else"
 
 
 def _proof(symmetry: Symmetry) -> str:

@@ -144,7 +144,14 @@ class Interpreter:
         except Exception:
             self.unknown[f"{self.op} (constant could not be evaluated)"] += 1
             return self.opaque(operands)
-        return pytree.tree_map(lambda v: self._constant(v, node.name) if isinstance(v, Tensor) else v, value)
+        return pytree.tree_map(lambda v: self._constant(v, self._made_of(operands)) if isinstance(v, Tensor) else v, value)
+
+    def _made_of(self, operands: list[TensorType]) -> str:
+        """What a computed constant is called in a reason: the buffers it comes from and the last operation, or where it is made."""
+        sources = dict.fromkeys(operand.name.partition(" (")[0] for operand in operands if operand.name)
+        if sources:
+            return f"{' and '.join(list(sources)[:2])} ({self.op})"
+        return f"{self.op} in {self.module}" if self.module else self.op
 
     def _require_shapes(self, result: Any) -> None:
         found = [leaf.shape for leaf in pytree.tree_leaves(result) if isinstance(leaf, TensorType)]

@@ -128,10 +128,15 @@ def from_json(data: Any) -> Layout:
     return Sum(tuple(from_json(part) for part in data["sum"]))
 
 
+def coordinate(name: str) -> str:
+    """The factor called ``name`` in words: a fixed coordinate has no name of its own."""
+    return "a fixed axis" if name.startswith("=") else name
+
+
 def describe(layout: Layout) -> str:
     """``conv1``, ``conv2 × 25``, ``a ⊕ b``: how an axis reads in a table."""
     if isinstance(layout, Leaf):
-        return str(layout.size) if layout.factor is None else layout.factor
+        return str(layout.size) if layout.factor is None or layout.factor.startswith("=") else layout.factor
     if isinstance(layout, Product):
         return " × ".join(f"({describe(c)})" if isinstance(c, Sum) else describe(c) for c in layout.children)
     return " ⊕ ".join(describe(part) for part in layout.parts)

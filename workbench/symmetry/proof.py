@@ -22,6 +22,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
+from workbench.progress import Progress, Reporter
 from workbench.symmetry.capture import INPUT, MOVABLE, Capture, capture, split_inputs
 from workbench.symmetry.positive import roots_taken_of
 
@@ -142,15 +143,24 @@ def check(symmetry: Symmetry, model: nn.Module, example_inputs: Any, *, samples:
     )
 
 
-def check_captured(symmetry: Symmetry, captured: Capture, example_inputs: Any, *, samples: int = 3, seed: int = 0) -> SymmetryCheck:
-    """``check`` on an exported model; also at one more batch size where the model allows it."""
-    verdict = _Bench(symmetry, captured, example_inputs, seed).verdict(samples)
+def check_captured(
+    symmetry: Symmetry,
+    captured: Capture,
+    example_inputs: Any,
+    *,
+    samples: int = 3,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> SymmetryCheck:
+    """``check`` on an exported model; also at one more batch size where the model allows it. progress: called once per run."""
+    report = Reporter(progress, "proving by test")
+    verdict = _Bench(symmetry, captured, example_inputs, seed, report).verdict(samples)
     larger = _larger_batch(example_inputs)
     if not verdict.passed or larger is None:
         return verdict
     try:
         second = _Bench(
-            symmetry, capture(captured.module, larger, outputs=captured.wanted, decompose=False), larger, seed + 1
+            symmetry, capture(captured.module, larger, outputs=captured.wanted, decompose=False), larger, seed + 1, report
         ).verdict(1, leave_one_out=False)
     except WorkbenchError:
         return verdict  # the model fixes its batch size; the verdict lists the shapes it covers
@@ -180,8 +190,8 @@ class _Bench:
     and of what a change of the weights in the twelfth digit does to the output, which is large where large numbers cancel.
     """
 
-    def __init__(self, symmetry: Symmetry, captured: Capture, example_inputs: Any, seed: int) -> None:
-        self.symmetry, self.captured, self.seed = symmetry, captured, seed
+    def __init__(self, symmetry: Symmetry, captured: Capture, example_inputs: Any, seed: int, report: Reporter) -> None:
+        self.symmetry, self.captured, self.seed, self._report = symmetry, captured, seed, report
         generator = torch.Generator().manual_seed(seed)
         positive = {captured.roles[node.name][1] for node in roots_taken_of(captured.program.graph)}
         self.weights: dict[str, Tensor] = {}
@@ -238,6 +248,7 @@ class _Bench:
         with torch.no_grad():
             # A graph that works in place must not change what the next run starts from.
             values = runner.run(*(v.clone() if isinstance(v, Tensor) else v for v in flat))
+        self._report.step()
         self.peaks = [peak for peak in runner.peaks if peak]
         return [
             value

@@ -91,6 +91,7 @@ SGD = Recipe(batch_size=100, optimizer="sgd", lr=0.1, momentum=0.9, schedule="co
 DEFAULTS = {
     ("mlp", "digits"): Recipe(epochs=100, batch_size=50),
     ("convnet", "digits"): Recipe(epochs=30, batch_size=50),
+    ("transformer", "digits"): Recipe(epochs=40, batch_size=50),
     ("mlp", "mnist"): Recipe(epochs=100, batch_size=500),
     ("mlp", "fashion-mnist"): Recipe(epochs=100, batch_size=500),
     ("mlp", "cifar10"): Recipe(epochs=100, batch_size=100, augment="affine"),

@@ -166,7 +166,7 @@ def _measure(model: nn.Module, state: dict[str, Tensor], task: Task) -> tuple[di
     for split in task.splits:
         sums: dict[str, float] = {}
         for x, y in task.batches(split, EVALUATION_BATCH):
-            outputs = functional_call(model, placed, (x,))
+            outputs = functional_call(model, placed, (x,), tie_weights=False)
             for name, each in task.judge(outputs, y).items():
                 sums[name] = sums.get(name, 0.0) + float(each.double().sum())
         values |= {f"{split}_{name}": total / task.size(split) for name, total in sums.items()}
@@ -190,7 +190,7 @@ def _require_fit(architecture: Any, model: nn.Module, task: Task) -> None:
     try:
         with torch.no_grad():
             state = {name: tensor.clone() for name, tensor in model.state_dict().items()}  # batch statistics move in place
-            outputs = functional_call(model, state, (x.to(next(model.parameters()).device),))
+            outputs = functional_call(model, state, (x.to(next(model.parameters()).device),), tie_weights=False)
             losses = task.example_losses(outputs, y.to(outputs.device))
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         raise WorkbenchError(

@@ -98,4 +98,8 @@ def why_not_batched(model: nn.Module) -> str | None:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
             return f"{name or 'the model'} ({type(module).__name__}) updates running statistics in place"
+    first: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if first.setdefault(id(parameter), name) != name:
+            return f"{name} is {first[id(parameter)]} (tied weights)"
     return None

@@ -1,0 +1,123 @@
+"""The *Symmetries* page in words and tables: the headline, the factors, what is pinned, and what a change did to the outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.plots.style import factor_colour
+
+from . import markup
+
+MOST_ROWS = 200
+
+
+def facts(found: Any) -> str:
+    """The group in numbers, each with what it is."""
+    if found is None:
+        return ""
+    symmetry, about = found.symmetry, found.subject
+    groups = symmetry.groups
+    order = markup.power_of_ten(symmetry.log10_order())
+    tensors = {axis.tensor for axis in found.axes if not axis.factors or axis.reason}
+    pinned = f"in {len(tensors)} tensor{'s' * (len(tensors) != 1)}, with reasons below"
+    nested = sum(bool(group.over) for group in groups.values())
+    items = [
+        (
+            "Order of the group",
+            order,
+            f"log₁₀ = {symmetry.log10_order():.1f}; {len(groups)} factors"
+            + (f", {nested} of them in a copy for each unit of another" if nested else ""),
+        ),
+        ("Coverage", f"{100 * symmetry.coverage:.1f} %", "of the model's numbers are moved by some factor"),
+        _proof(symmetry.proof, bool(groups)),
+        ("Pinned axes", str(len(symmetry.pinned)), pinned if symmetry.pinned else "none"),
+        _unknown(symmetry.unknown_ops),
+    ]
+    if groups:
+        headline = f"The same function can be written down in {order} ways: one for every order of the units below."
+    else:
+        headline = "No permutation of the parameters keeps the function; the reasons are below."
+    lines = [f"{about.description} · {about.weights}", *about.notes, *(f"note: {note}" for note in symmetry.notes)]
+    return markup.facts(items, headline=headline, about="\n".join(lines))
+
+
+def _proof(proof: Any, anything: bool) -> tuple[str, str, str]:
+    if proof is None:
+        return ("Proved by test", "no", "not tested")
+    if not anything:
+        return ("Proved by test", "—", "nothing is claimed, so there is nothing to prove")
+    note = f"{proof.samples} random elements in float64, input shapes {' and '.join(proof.shapes)}: outputs change by ≤ "
+    note += f"{proof.max_relative_error:.0e} of the largest, limit 1e-9"
+    if proof.dead:
+        note += f"; {len(proof.dead)} tensor{'s' * (len(proof.dead) != 1)} whose own move changes nothing"
+    if proof.untested:
+        note += f"; {proof.untested} not left out one by one"
+    return ("Proved by test", "yes" if proof.passed else "NO", note)
+
+
+def _unknown(unknown: Any) -> tuple[str, str, str]:
+    if not unknown:
+        return ("Operations without a rule", "none", "every operation of the graph is understood")
+    names = ", ".join(f"{name} ({count}×)" for name, count in unknown.items())
+    return ("Operations without a rule", str(sum(unknown.values())), f"{names}: each pins every axis it touches")
+
+
+def factors(found: Any) -> str:
+    """One row per factor."""
+    if found is None or not found.symmetry.groups:
+        return ""
+    groups = found.symmetry.groups
+    head = ["factor", "units", "copies", "log₁₀ order", "tensors", "one copy for each value of"]
+    rows = [
+        [
+            name,
+            str(group.size),
+            str(group.copies),
+            f"{group.log10_order:.1f}",
+            str(len({member.tensor for member in group.members})),
+            ", ".join(_plain(outer) for outer in group.over),
+        ]
+        for name, group in list(groups.items())[:MOST_ROWS]
+    ]
+    colours = [factor_colour(index) for index in range(len(rows))]
+    left = len(groups) - len(rows)
+    return markup.table(head, rows, colours=colours, note=f"and {left} more" if left else "")
+
+
+def pinned(found: Any) -> str:
+    """Every axis that stays, with its reason."""
+    if found is None:
+        return ""
+    rows = [(f"{axis.tensor} axis {axis.axis}", axis.layout, axis.reason) for axis in found.axes if axis.reason]
+    note = f"and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
+    return markup.table(["stays", "laid out as", "because"], rows[:MOST_ROWS], note=note, words=True)
+
+
+def explanation(text: str) -> str:
+    return markup.lines(text) if text else ""
+
+
+def change(found: Any, changed: Any) -> str:
+    """What was done, and what became of the outputs."""
+    if found is None or changed is None:
+        return ""
+    # An element of the group and a broken one are told apart by what was done, never by the outcome.
+    attributes = changed.outputs["outputs"].attrs
+    examples = changed.outputs.sizes["example"]
+    difference = f"{attributes['max_abs_change']:.2g}"
+    same = bool(attributes["same"])
+    if changed.alone:
+        factor = next(name for name, count in changed.moved.items() if count)
+        done = f"Seed {changed.seed}: {changed.moved[factor]} units of {factor} moved in {changed.alone}, and in nothing tied to it"
+        verdict = "The outputs are the same: the entries of this tensor are alike." if same else "The function is broken"
+    else:
+        total = sum(group.size * group.copies for group in found.symmetry.groups.values())
+        done = f"Element of seed {changed.seed}: {sum(changed.moved.values())} of {total} units moved, in every tensor they touch"
+        verdict = "The function is the same" if same else "The outputs CHANGED"
+    note = f"{done}. {examples} {found.subject.about_inputs}, float64; largest output {attributes['scale']:.3g}."
+    return markup.facts([(verdict, difference, "largest difference of the outputs")], about=note)
+
+
+def _plain(name: str) -> str:
+    """A fixed coordinate has no name of its own."""
+    return "a fixed axis" if name.startswith("=") else name
