@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from workbench.errors import WorkbenchError
 from workbench.states import StateDict
-from workbench.symmetry.layout import Leaf
+from workbench.symmetry.layout import Leaf, Product, describe
 
 if TYPE_CHECKING:
     from workbench.symmetry.group import Symmetry
@@ -65,7 +65,17 @@ class PermutationSpec:
 
     @classmethod
     def from_symmetry(cls, symmetry: Symmetry) -> PermutationSpec:
-        """Raises where some axis is not one whole factor (a flattened conv, heads): a plain specification cannot say that."""
+        """Raises where a plain specification cannot say it: an axis that is not one whole factor (a flattened convolution, heads),
+        or a factor with a copy of its own for every value of another (what is inside heads, experts, channel groups)."""
+        for name, group in symmetry.groups.items():
+            if group.over:
+                raise WorkbenchError(
+                    f"The factor {name!r} has a permutation of its own for each of the {group.copies} values of "
+                    f"{' × '.join(group.over)}, which axes_to_perm cannot express",
+                    expected="one permutation for the whole of every axis",
+                    cause="heads, experts and channel groups are permuted as wholes and inside, each in its own way",
+                    next_step="use the Symmetry itself (align takes it), or keep it as JSON with Symmetry.save",
+                )
         axes: dict[str, tuple[str | None, ...]] = {}
         dependent = next((group.name for group in symmetry.groups.values() if group.over), None)
         if dependent is not None or symmetry.stacks:
@@ -74,10 +84,13 @@ class PermutationSpec:
                 f"{words}, which axes_to_perm cannot express", next_step="use the Symmetry itself, or save it as JSON"
             )
         for name, entry in symmetry.tensors.items():
-            if not all(isinstance(layout, Leaf) for layout in entry.layouts):
-                raise WorkbenchError(
-                    f"An axis of {name!r} is a product or sum of factors, which axes_to_perm cannot express",
-                    next_step="use the Symmetry itself, or save it as JSON",
-                )
+            for axis, layout in enumerate(entry.layouts):
+                if not isinstance(layout, Leaf):
+                    kind = "product" if isinstance(layout, Product) else "sum"
+                    raise WorkbenchError(
+                        f"Axis {axis} of {name!r} is a {kind} of factors ({describe(layout)}), which axes_to_perm cannot express",
+                        expected="one permutation for the whole of every axis",
+                        next_step="use the Symmetry itself (align takes it), or keep it as JSON with Symmetry.save",
+                    )
             axes[name] = tuple(layout.factor for layout in entry.layouts)  # type: ignore[union-attr]
         return cls(axes)
