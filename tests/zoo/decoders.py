@@ -113,7 +113,7 @@ experts("granitemoe", {"num_local_experts": 3, "num_experts_per_tok": 2})
 experts("phimoe", {"num_local_experts": 3, "num_experts_per_tok": 2})
 experts("jetmoe", {"num_local_experts": 3, "num_experts_per_tok": 2, "kv_channels": 4, "num_key_value_heads": 2})
 experts("gpt_oss", {"num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 4, "sliding_window": 3})
-LATENT = {"q_lora_rank": 7, "kv_lora_rank": 9, "qk_nope_head_dim": 3, "qk_rope_head_dim": 2, "v_head_dim": 5,
+LATENT = {"q_lora_rank": 6, "kv_lora_rank": 8, "qk_nope_head_dim": 4, "qk_rope_head_dim": 2, "v_head_dim": 5,
           "moe_intermediate_size": 6, "n_routed_experts": 6, "num_experts_per_tok": 2, "n_shared_experts": 1,
           "first_k_dense_replace": 1, "num_key_value_heads": 4}  # fmt: skip
 experts("deepseek_v2", {**LATENT, "n_group": 1, "topk_group": 1})

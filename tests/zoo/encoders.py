@@ -117,6 +117,6 @@ encoder("speech_to_text", {**ROWS, **SIDES, "num_conv_layers": 1, "conv_channels
         inputs=lambda: {"input_features": torch.randn(2, 12, 6), "decoder_input_ids": tokens(4)})  # fmt: skip
 encoder("audio-spectrogram-transformer", {**COMMON, "patch_size": 4, "num_mel_bins": 8, "max_length": 12, "frequency_stride": 4, "time_stride": 4},
         family=SPEECH, head="ModelForAudioClassification", inputs=lambda: {"input_values": torch.randn(2, 12, 8)})  # fmt: skip
-encoder("encodec", {"num_filters": 4, "hidden_size": 8, "codebook_dim": 8, "codebook_size": 6, "num_lstm_layers": 1, "upsampling_ratios": [2, 2],
+encoder("encodec", {"num_filters": 4, "hidden_size": 8, "codebook_dim": 8, "codebook_size": 8, "num_lstm_layers": 1, "upsampling_ratios": [2, 2],
                     "num_residual_layers": 1, "kernel_size": 3, "last_kernel_size": 3, "target_bandwidths": [1.5], "sampling_rate": 96},
         family=SPEECH, head="Model", inputs=lambda: {"input_values": torch.randn(2, 1, 32)}, outputs=("audio_values",))  # fmt: skip
