@@ -39,12 +39,12 @@ def from_timm(name: str, side: int, options: dict[str, Any]) -> tuple[nn.Module,
 TEN = {"num_classes": 7}
 AUXILIARY = {**TEN, "aux_logits": False, "init_weights": False}
 for name, side, options in (
-    ("resnet18", 32, TEN), ("resnet50", 32, TEN), ("resnext50_32x4d", 32, {**TEN, "width_per_group": 2}), ("wide_resnet50_2", 32, {**TEN, "width_per_group": 16}),
-    ("vgg11", 32, TEN), ("vgg13_bn", 32, TEN), ("alexnet", 64, TEN), ("densenet121", 32, TEN), ("mobilenet_v2", 32, TEN), ("mobilenet_v3_small", 32, TEN),
+    ("resnet18", 32, TEN), ("resnet50", 32, TEN), ("resnext50_32x4d", 32, TEN),
+    ("vgg13_bn", 32, TEN), ("alexnet", 64, TEN), ("densenet121", 32, TEN), ("mobilenet_v2", 32, TEN), ("mobilenet_v3_small", 32, TEN),
     ("mobilenet_v3_large", 32, TEN), ("mnasnet0_5", 32, TEN), ("efficientnet_b0", 32, TEN), ("efficientnet_v2_s", 32, TEN), ("shufflenet_v2_x0_5", 32, TEN),
     ("regnet_x_400mf", 32, TEN), ("regnet_y_400mf", 32, TEN), ("squeezenet1_1", 32, TEN), ("googlenet", 32, AUXILIARY), ("inception_v3", 80, AUXILIARY),
     ("convnext_tiny", 32, TEN), ("swin_t", 32, TEN), ("swin_v2_t", 32, TEN),
-    ("maxvit_t", 64, {**TEN, "input_size": (64, 64), "partition_size": 2}),
+    ("maxvit_t", 224, TEN),
 ):  # fmt: skip
     VISION.add(name, "image classifier", lambda name=name, side=side, options=options: from_torchvision(name, side, options), floor=0.9)
 VISION.add("vit_b_16 (narrow)", "image classifier", lambda: _narrow_vit(), floor=0.9)

@@ -205,14 +205,14 @@ CATALOGUE.add("ShuffleNet unit", CONV, lambda: (Shuffle(), (image(8),)), floor=0
 CATALOGUE.add("DCGAN generator", CONV, lambda: (generator(), (torch.randn(2, 5),)), floor=0.99)
 CATALOGUE.add("discriminator, instance norm, weight norm", CONV, lambda: (discriminator(), (image(16),)), floor=0.99)
 CATALOGUE.add("pixel shuffle, GLU, upsampling", CONV, lambda: (mixer(), (image(8),)), floor=0.95)
-CATALOGUE.add("autoencoder", "dense", lambda: (autoencoder(), (torch.randn(2, 20),)), floor=0.99)
-CATALOGUE.add("selective state space", SEQUENCE, lambda: (StateSpace(), (tokens(),)), floor=0.99)
-CATALOGUE.add("shared attention with sinks and biases", SEQUENCE, lambda: (Attend(), (tokens(),)), floor=0.99)
+CATALOGUE.add("autoencoder", "dense", lambda: (autoencoder(), (torch.randn(2, 20),)), floor=0.95)
+CATALOGUE.add("selective state space", SEQUENCE, lambda: (StateSpace(), (tokens(),)), floor=0.95)
+CATALOGUE.add("shared attention with sinks and biases", SEQUENCE, lambda: (Attend(), (tokens(),)), floor=0.95)
 CATALOGUE.add("LSTM, two layers, both directions", SEQUENCE, lambda: (Recurrent(nn.LSTM), (tokens(),)), floor=0.99)
 CATALOGUE.add("GRU, two layers, both directions", SEQUENCE, lambda: (Recurrent(nn.GRU), (tokens(),)), floor=0.99)
 CATALOGUE.add(
     "nn.Transformer encoder", SEQUENCE,
     lambda: (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True), 2, enable_nested_tensor=False), (torch.randn(2, 5, 8),)),
-    floor=0.5,
+    floor=0.85,
 )  # fmt: skip
-CATALOGUE.add("nn.Transformer", SEQUENCE, lambda: (nn.Transformer(8, 2, 1, 1, 12, batch_first=True), (torch.randn(2, 5, 8), torch.randn(2, 4, 8))), floor=0.4)
+CATALOGUE.add("nn.Transformer", SEQUENCE, lambda: (nn.Transformer(8, 2, 1, 1, 12, batch_first=True), (torch.randn(2, 5, 8), torch.randn(2, 4, 8))), floor=0.85)
