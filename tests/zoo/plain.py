@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +15,9 @@ CATALOGUE = Catalogue(PLAIN)
 
 
 def conv(inputs: int, outputs: int, kernel: int = 3, **options: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False, **options), nn.BatchNorm2d(outputs), nn.ReLU())
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False, **options), nn.BatchNorm2d(outputs), nn.ReLU()
+    )
 
 
 class UNet(nn.Module):
@@ -24,8 +27,8 @@ class UNet(nn.Module):
         super().__init__()
         sizes = [width * 2**level for level in range(depth + 1)]
         self.stem = conv(3, width)
-        self.down = nn.ModuleList([conv(a, b) for a, b in zip(sizes, sizes[1:], strict=False)])
-        self.up = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, 2) for a, b in zip(sizes, sizes[1:], strict=False)])
+        self.down = nn.ModuleList([conv(a, b) for a, b in itertools.pairwise(sizes)])
+        self.up = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, 2) for a, b in itertools.pairwise(sizes)])
         self.join = nn.ModuleList([conv(2 * a, a) for a in sizes[:-1]])
         self.head = nn.Conv2d(width, 2, 1)
 
@@ -49,7 +52,11 @@ class DenseNet(nn.Module):
         self.layers = nn.ModuleList()
         for i in range(layers):
             width = stem + i * growth
-            self.layers.append(nn.Sequential(nn.BatchNorm2d(width), nn.ReLU(), conv(width, 2 * growth, 1), nn.Conv2d(2 * growth, growth, 3, padding=1)))
+            self.layers.append(
+                nn.Sequential(
+                    nn.BatchNorm2d(width), nn.ReLU(), conv(width, 2 * growth, 1), nn.Conv2d(2 * growth, growth, 3, padding=1)
+                )
+            )
         self.head = nn.Linear(stem + layers * growth, 3)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,7 +73,10 @@ class Residual(nn.Module):
         super().__init__()
         self.stem = conv(3, width)
         self.blocks = nn.ModuleList(
-            [nn.Sequential(conv(width, width - 2), nn.Conv2d(width - 2, width, 3, padding=1), nn.BatchNorm2d(width)) for _ in range(blocks)]
+            [
+                nn.Sequential(conv(width, width - 2), nn.Conv2d(width - 2, width, 3, padding=1), nn.BatchNorm2d(width))
+                for _ in range(blocks)
+            ]
         )
         self.head = nn.Linear(width, 3)
 
@@ -159,14 +169,21 @@ def generator() -> nn.Sequential:
 
 def discriminator() -> nn.Sequential:
     norm = torch.nn.utils.parametrizations.weight_norm
-    return nn.Sequential(norm(nn.Conv2d(3, 6, 4, 2, 1)), nn.LeakyReLU(0.2), nn.Conv2d(6, 8, 4, 2, 1), nn.InstanceNorm2d(8, affine=True),
-                         nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(128, 1))  # fmt: skip
+    return nn.Sequential(
+        norm(nn.Conv2d(3, 6, 4, 2, 1)),
+        nn.LeakyReLU(0.2),
+        nn.Conv2d(6, 8, 4, 2, 1),
+        nn.InstanceNorm2d(8, affine=True),
+        nn.LeakyReLU(0.2),
+        nn.Flatten(),
+        nn.Linear(128, 1),
+    )
 
 
 def autoencoder() -> nn.Sequential:
     sizes = (20, 12, 3, 12, 20)
     layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in itertools.pairwise(sizes):
         layers += [nn.Linear(a, b), nn.SELU()]
     return nn.Sequential(*layers[:-1])
 
@@ -182,14 +199,27 @@ def vgg(plan: Sequence[int | str] = (6, "M", 8, 10, "M")) -> nn.Sequential:
 
 def mixer() -> nn.Sequential:
     """Pixel shuffle and its inverse, a positional convolution, a gated unit."""
-    return nn.Sequential(nn.Conv2d(3, 6, 1), nn.PixelUnshuffle(2), nn.Conv2d(24, 16, 3, padding=1), nn.GLU(1), nn.PixelShuffle(2),
-                         nn.Conv2d(2, 5, 1), nn.GELU(), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(5, 2, 1))  # fmt: skip
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 1),
+        nn.PixelUnshuffle(2),
+        nn.Conv2d(24, 16, 3, padding=1),
+        nn.GLU(1),
+        nn.PixelShuffle(2),
+        nn.Conv2d(2, 5, 1),
+        nn.GELU(),
+        nn.Upsample(scale_factor=2, mode="bilinear"),
+        nn.Conv2d(5, 2, 1),
+    )
 
 
 class Recurrent(nn.Module):
     def __init__(self, cell: type[nn.Module]) -> None:
         super().__init__()
-        self.embed, self.cell, self.head = nn.Embedding(19, 5), cell(5, 6, 2, batch_first=True, bidirectional=True), nn.Linear(12, 3)
+        self.embed, self.cell, self.head = (
+            nn.Embedding(19, 5),
+            cell(5, 6, 2, batch_first=True, bidirectional=True),
+            nn.Linear(12, 3),
+        )
 
     def forward(self, ids: Tensor) -> Tensor:
         return self.head(self.cell(self.embed(ids))[0])
@@ -211,8 +241,19 @@ CATALOGUE.add("shared attention with sinks and biases", SEQUENCE, lambda: (Atten
 CATALOGUE.add("LSTM, two layers, both directions", SEQUENCE, lambda: (Recurrent(nn.LSTM), (tokens(),)), floor=0.99)
 CATALOGUE.add("GRU, two layers, both directions", SEQUENCE, lambda: (Recurrent(nn.GRU), (tokens(),)), floor=0.99)
 CATALOGUE.add(
-    "nn.Transformer encoder", SEQUENCE,
-    lambda: (nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True), 2, enable_nested_tensor=False), (torch.randn(2, 5, 8),)),
+    "nn.Transformer encoder",
+    SEQUENCE,
+    lambda: (
+        nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 12, batch_first=True, norm_first=True), 2, enable_nested_tensor=False
+        ),
+        (torch.randn(2, 5, 8),),
+    ),
     floor=0.85,
-)  # fmt: skip
-CATALOGUE.add("nn.Transformer", SEQUENCE, lambda: (nn.Transformer(8, 2, 1, 1, 12, batch_first=True), (torch.randn(2, 5, 8), torch.randn(2, 4, 8))), floor=0.85)
+)
+CATALOGUE.add(
+    "nn.Transformer",
+    SEQUENCE,
+    lambda: (nn.Transformer(8, 2, 1, 1, 12, batch_first=True), (torch.randn(2, 5, 8), torch.randn(2, 4, 8))),
+    floor=0.85,
+)

@@ -103,7 +103,7 @@ def carry_out(walk, deferred: DeferredView) -> TensorType:
 
 
 def part_of_view(walk, deferred: DeferredView, dim: int, start: int, stop: int) -> DeferredView | None:
-    """Entries start…stop−1 along ``dim``, taken from the base where ``dim`` is a piece of one split axis and not the last; else None.
+    """Entries start…stop−1 along ``dim``, taken from the base where ``dim`` is a piece of one split axis, not the last; else None.
 
     What stands before ``dim`` is split off first: heads viewed as (heads, 3, inside) keep query, key and value apart.
     """
