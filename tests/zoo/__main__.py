@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from zoo.catalogue import CATALOGUES
-from zoo.table import COLUMNS, run, summary, text
+from zoo.table import COLUMNS, Row, run, summary, text
 
 
 def main() -> None:
@@ -26,17 +26,22 @@ def main() -> None:
             continue
         rows = []
         for entry in catalogue.entries:
-            if any(text in f"{entry.name} {entry.family}" for text in options.only):
+            if any(part in f"{entry.name} {entry.family}" for part in options.only):
                 rows.append(run(entry))
-                print(library, *(f"{c}={v}" for c, v in zip(COLUMNS, rows[-1].cells(), strict=True) if v), *rows[-1].defects, sep="  ", flush=True)
-        table = text(rows)
-        print(table, summary(rows), sep="\n\n")
-        if options.write and options.only == [""]:
-            versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in dict.fromkeys(("torch", library)))
-            head = f"{versions}, Python {platform.python_version()}, {datetime.date.today()}. {summary(rows)}."
-            notes = [f"- {row.entry.name}: {row.entry.note}" for row in rows if row.entry.note]
-            body = "\n\n".join([f"# {library}", head, table, *(["\n".join(notes)] if notes else [])])
-            (Path(__file__).parent / f"{library}.md").write_text(body + "\n", encoding="utf-8")
+                cells = zip(COLUMNS, rows[-1].cells(), strict=True)
+                print(library, *(f"{c}={v}" for c, v in cells if v), *rows[-1].defects, sep="  ", flush=True)
+                if options.write and options.only == [""]:
+                    write(library, rows)
+        print(text(rows), summary(rows), sep="\n\n")
+
+
+def write(library: str, rows: list[Row]) -> None:
+    """Keep what is done so far: the table, and what was set away from the defaults."""
+    versions = " ".join(f"{name} {importlib.metadata.version(name)}" for name in dict.fromkeys(("torch", library)))
+    head = f"{versions}, Python {platform.python_version()}, {datetime.date.today()}. {summary(rows)}."
+    notes = "\n".join(f"- {row.entry.name}: {row.entry.note}" for row in rows if row.entry.note)
+    body = "\n\n".join(part for part in (f"# {library}", head, text(rows), notes) if part)
+    (Path(__file__).parent / f"{library}.md").write_text(body + "\n", encoding="utf-8")
 
 
 main()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from zoo import decoders, encoders, vision
-from zoo.entry import TRANSFORMERS, Catalogue
-
-_PARTS = (decoders, encoders, vision)
+from zoo import decoders, encoders, imagenet, plain, vision
+from zoo.entry import PLAIN, TIMM, TORCHVISION, TRANSFORMERS, Catalogue
 
 CATALOGUES: dict[str, Catalogue] = {
-    TRANSFORMERS: Catalogue(TRANSFORMERS, [entry for part in _PARTS for entry in part.CATALOGUE.entries]),
+    PLAIN: plain.CATALOGUE,
+    TRANSFORMERS: Catalogue(TRANSFORMERS, [entry for part in (decoders, encoders, vision) for entry in part.CATALOGUE.entries]),
+    TORCHVISION: imagenet.VISION,
+    TIMM: imagenet.TIMM_MODELS,
 }

@@ -19,7 +19,7 @@ class Entry:
     """``build()`` gives a model in eval mode and its example inputs.
 
     outputs: names of those that matter (a cache or a hidden state would pin the heads); floor: the least share of the parameters
-    that a factor must move; unknown: operations known to have no rule; slow: only for the runner; reason: a part of the
+    that a factor must move; unknown: operations known to have no rule; reason: a part of the
     exporter's message, where the model is known not to export; note: what was set away from the default, and why.
     """
 
@@ -30,10 +30,8 @@ class Entry:
     outputs: Sequence[str] | None = None
     floor: float = 0.0
     unknown: Sequence[str] = ()
-    slow: bool = False
     reason: str = ""
     note: str = ""
-    order: float | None = None
 
     def make(self) -> tuple[nn.Module, Any]:
         """The same weights every time; the caller's random numbers are left as they were."""

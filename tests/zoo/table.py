@@ -11,11 +11,21 @@ from typing import Any
 
 from workbench.errors import WorkbenchError
 from workbench.symmetry import Symmetry, discovery
-
 from zoo.entry import Entry
 
-COLUMNS = ("architecture", "kind", "exported", "groups", "coverage", "log10 order", "error", "export s", "analysis s", "proof s",
-           "unknown operations")  # fmt: skip
+COLUMNS = (
+    "architecture",
+    "kind",
+    "exported",
+    "groups",
+    "coverage",
+    "log10 order",
+    "error",
+    "export s",
+    "analysis s",
+    "proof s",
+    "unknown operations",
+)
 
 
 @dataclass(frozen=True)
@@ -42,8 +52,17 @@ class Row:
             return [entry.name, entry.family, f"no: {self.failure}", *[""] * 8]
         spent = [f"{self.seconds[part]:.2f}" for part in ("capture", "analysis", "prove")]
         unknown = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in found.unknown_ops.items())
-        return [entry.name, entry.family, "yes" + " (WRONG)" * bool(self.defects), str(len(found.groups)), f"{found.coverage:.3f}",
-                f"{found.log10_order():.3f}", f"{self.error:.0e}", *spent, unknown]  # fmt: skip
+        return [
+            entry.name,
+            entry.family,
+            "yes" + " (WRONG)" * bool(self.defects),
+            str(len(found.groups)),
+            f"{found.coverage:.3f}",
+            f"{found.log10_order():.3f}",
+            f"{self.error:.0e}",
+            *spent,
+            unknown,
+        ]
 
 
 @contextmanager
@@ -94,7 +113,9 @@ def text(rows: Sequence[Row]) -> str:
     cells = [row.cells() for row in rows]
     widths = [max(len(line[i]) for line in (COLUMNS, *cells)) for i in range(len(COLUMNS))]
     widths[2] = min(widths[2], 12)
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in (COLUMNS, *cells)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in (COLUMNS, *cells)
+    ]
     return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
@@ -104,7 +125,8 @@ def summary(rows: Sequence[Row]) -> str:
     unknown = [row.entry.name for row in exported if row.symmetry.unknown_ops]
     worst = max((row.error for row in exported), default=math.nan)
     return (
-        f"{len(rows)} architectures: {len(exported)} exported, {len(wrong)} with a wrong claim{': ' if wrong else ''}{', '.join(wrong)}, "
+        f"{len(rows)} architectures: {len(exported)} exported, "
+        f"{len(wrong)} with a wrong claim{': ' if wrong else ''}{', '.join(wrong)}, "
         f"{len(unknown)} with an operation without a rule; largest error {worst:.0e}; "
         f"{sum(sum(row.seconds.values()) for row in rows):.0f} s"
     )

@@ -36,7 +36,7 @@ def pooling(walk, args: Any, kwargs: Any) -> Any:
 
 @rule("grid_sampler_2d", "grid_sampler_3d")
 def grid_sample(walk, args: Any, kwargs: Any) -> Any:
-    """x(n, c, H, W) at grid(n, h, w, 2) -> (n, c, h, w): positions of x and coordinates are ordered, the grid's positions run along."""
+    """x(n, c, H, W) at grid(n, h, w, 2) -> (n, c, h, w): positions of x and coordinates are ordered, the grid's run along."""
     x, grid = args[:2]
     why = walk.why("entries are looked up by position")
     for tree in (*x.axes[2:], grid.axes[-1]):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import torch
 
 from workbench.symmetry.pointers import ALONG, Pointer, reordered, reshaped, shifted, taken
 from workbench.symmetry.records import DeferredView, TensorType
@@ -100,7 +103,10 @@ def carry_out(walk, deferred: DeferredView) -> TensorType:
 
 
 def part_of_view(walk, deferred: DeferredView, dim: int, start: int, stop: int) -> DeferredView | None:
-    """Entries start…stop−1 along ``dim``, taken from the base where ``dim`` is the leading piece of one split axis; else None."""
+    """Entries start…stop−1 along ``dim``, taken from the base where ``dim`` is a piece of one split axis, not the last; else None.
+
+    What stands before ``dim`` is split off first: heads viewed as (heads, 3, inside) keep query, key and value apart.
+    """
     place = deferred.order[dim]
     for old, new in segments(deferred.base.shape, deferred.view):
         wide = [i for i in old if deferred.base.shape[i] > 1]
@@ -110,6 +116,14 @@ def part_of_view(walk, deferred: DeferredView, dim: int, start: int, stop: int) 
             part = take(walk, deferred.base, wide[0], start * inner, stop * inner)
             view = tuple(stop - start if j == place else size for j, size in enumerate(deferred.view))
             return DeferredView(part, view, deferred.order, walk.node.name, lambda later: carry_out(walk, later))
+        inside = any(j > place and deferred.view[j] > 1 for j in new)
+        if place in new and inside and deferred.view[place] > 1 and len(wide) == 1:
+            outer = [deferred.view[j] for j in new if j < place]
+            shape = deferred.base.shape
+            rest = shape[wide[0]] // math.prod(outer)
+            base = reshape(walk, deferred.base, (*shape[: wide[0]], *outer, rest, *shape[wide[0] + 1 :]))
+            split = DeferredView(base, deferred.view, deferred.order, walk.node.name, lambda later: carry_out(walk, later))
+            return part_of_view(walk, split, dim, start, stop)
     return None
 
 
@@ -203,3 +217,16 @@ def filled(walk, args: Any, kwargs: Any) -> Any:
     """The operand gives only a shape; the result is constant along every axis."""
     shape = walk.shape
     return walk.loop_free([uniform(size) for size in shape])
+
+
+@rule("as_strided")
+def strided(walk, args: Any, kwargs: Any) -> Any:
+    """Only where it is a view of all entries in row-major order, as some reductions leave behind."""
+    tensor, shape, strides = args[:3]
+    offset = args[3] if len(args) > 3 else kwargs.get("storage_offset")
+    source = walk.node.args[0].meta["val"]
+    row_major = torch.empty(shape, device="meta").stride()
+    plain = all(a == b for a, b, n in zip(strides, row_major, shape, strict=True) if n > 1)
+    if offset or not plain or not source.is_contiguous() or source.numel() != math.prod(shape):
+        raise NoRule("entries are addressed in memory")
+    return view_as(walk, tensor, shape)
