@@ -29,6 +29,8 @@ from workbench.symmetry.trees import Atom
 Unknown = tuple[str, int, int]
 Form = dict[Unknown, Fraction]
 ZERO: Form = {}
+# The power of a tensor that is 0 everywhere (the first state of a recurrence): it goes with any other.
+ANY: Form = {("", 0, 0): Fraction(0)}
 
 LINEAR = frozenset(
     "neg clone detach alias contiguous _to_copy lift_fresh_copy to positive sum mean cumsum avg_pool1d avg_pool2d avg_pool3d "
@@ -108,7 +110,7 @@ class _Analysis:
         return any(role[1] == tensor.name for role in self.walk.capture.roles.values())
 
     def _force(self, atom: Atom, *forms: Form) -> None:
-        self.equations[atom] += [form for form in forms if form]
+        self.equations[atom] += [form for form in forms if form and form is not ANY]
 
     def run(self) -> None:
         for record in self.walk.records:
@@ -194,6 +196,9 @@ class _Rule:
         op, scale = self.op, self.kind == SCALE
         present = [form for form in forms if form is not None]
         nothing = (ZERO, present)
+        if op in PRODUCT | WITH_ADDEND and any(_is_zero(tensor) for tensor, _ in self.record.operands[:2]):
+            addends = [form for form in forms[2:] if form is not None]
+            return (addends[0] if addends else ANY), []
         if op in LINEAR:
             return self._table(forms) if op in ("index", "embedding", "index_select") else (present[0], [])
         if op in PRODUCT:
@@ -241,9 +246,9 @@ class _Rule:
         if self.op == "where":
             equations += [form for _, form in operands[:1] if form is not None]
             operands = operands[1:]
-        used = [ZERO if form is None else form for (tensor, _), form in operands if not _is_zero(tensor)]
+        used = [ZERO if form is None else form for (tensor, _), form in operands if form is not ANY and not _is_zero(tensor)]
         if not used:
-            return ZERO, equations
+            return (ANY if operands else ZERO), equations
         if any(number != 0 for number in self.numbers):
             return ZERO, [*equations, *used]  # a number beside the tensor does not scale
         return used[0], equations + [self._minus(used[0], other) for other in used[1:]]
@@ -276,6 +281,8 @@ class _Rule:
             if len(self.args) < 2 or not isinstance(self.args[0], Node) or not isinstance(self.args[1], int | float):
                 return None
             exponent = Fraction(self.args[1]).limit_denominator(1000)
+        if present[0] is ANY:
+            return None
         if self.kind == SCALE:
             return {unknown: exponent * value for unknown, value in present[0].items()}, []
         if exponent.denominator != 1:
@@ -284,6 +291,8 @@ class _Rule:
 
     def _sum(self, forms: Sequence[Form]) -> Form:
         out: Form = {}
+        if any(form is ANY for form in forms):
+            return ANY
         for form in forms:
             for unknown, value in form.items():
                 out[unknown] = out.get(unknown, Fraction(0)) + value
@@ -300,6 +309,8 @@ def _is_zero(tensor: TensorType) -> bool:
 
 
 def _minus(a: Form, b: Form, kind: str) -> Form:
+    if a is ANY or b is ANY:
+        return ANY
     out = dict(a)
     for unknown, value in b.items():
         out[unknown] = out.get(unknown, Fraction(0)) - value

@@ -162,12 +162,12 @@ class Symmetry:
 
     @property
     def scale_dimension(self) -> int:
-        """Dimension of the group of positive scales that was found."""
+        """How many positive numbers may be chosen."""
         return sum(math.prod(scaling.shape) for scaling in self.scalings.values() if scaling.kind == SCALE)
 
     @property
     def sign_bits(self) -> int:
-        """log2 of the number of sign changes that were found."""
+        """How many signs may be chosen. Two choices may come to the same element (all units of all heads, all heads)."""
         return sum(math.prod(scaling.shape) for scaling in self.scalings.values() if scaling.kind == SIGN)
 
     @cached_property

@@ -76,16 +76,16 @@ class PermutationSpec:
                     cause="heads, experts and channel groups are permuted as wholes and inside, each in its own way",
                     next_step="use the Symmetry itself (align takes it), or keep it as JSON with Symmetry.save",
                 )
-        axes: dict[str, tuple[str | None, ...]] = {}
-        dependent = next((group.name for group in symmetry.groups.values() if group.over), None)
-        if dependent is not None or symmetry.stacks:
-            words = "Whole branches may be exchanged" if dependent is None else f"{dependent!r} has a permutation for each copy"
+        if symmetry.stacks:
             raise WorkbenchError(
-                f"{words}, which axes_to_perm cannot express", next_step="use the Symmetry itself, or save it as JSON"
+                f"Whole branches may be exchanged ({', '.join(symmetry.stacks[0].names)}), which axes_to_perm cannot express",
+                expected="factors that move the axes of single tensors",
+                next_step="use the Symmetry itself (align takes it), or keep it as JSON with Symmetry.save",
             )
+        axes: dict[str, tuple[str | None, ...]] = {}
         for name, entry in symmetry.tensors.items():
             for axis, layout in enumerate(entry.layouts):
-                if not isinstance(layout, Leaf):
+                if not isinstance(layout, Leaf) or any(entry.orders):
                     kind = "product" if isinstance(layout, Product) else "sum"
                     raise WorkbenchError(
                         f"Axis {axis} of {name!r} is a {kind} of factors ({describe(layout)}), which axes_to_perm cannot express",
