@@ -71,23 +71,26 @@ def scaled(tensor: Tensor, layouts: Iterable[Layout], name: str, scalings: Itera
     out = tensor.clone()
     layouts = tuple(layouts)
     for scaling, values in scalings:
-        for block, axis, power in scaled_axes(out, layouts, name, scaling):
+        for _, block, axis, power in scaled_axes(out, layouts, name, scaling):
             block.view.mul_(along(block, axis, scaling, values.to(out.device, out.dtype) ** power))
     return out
 
 
-def scaled_axes(tensor: Tensor, layouts: Iterable[Layout], name: str, scaling: Scaling) -> Iterable[tuple[Block, int, int]]:
-    """(block, axis of it, power) for every leaf of the piece ``name`` that takes the scaling; blocks share the tensor's memory."""
+def scaled_axes(tensor: Tensor, layouts: Iterable[Layout], name: str, scaling: Scaling) -> Iterable[tuple[int, Block, int, int]]:
+    """(number of the block, block, axis of it, power) for every leaf of the piece ``name`` that takes the scaling.
+
+    Blocks share the tensor's memory, and are those of ``layout.blocks`` in the same order for every scaling.
+    """
     own = {(axis, number): power for (piece, axis, number), power in scaling.powers.items() if piece == name and power}
     if not own:
         return
     numbered = [_numbered(layout, scaling.factor, {}) for layout in layouts]
-    for block in blocks(tensor, numbered):
+    for place, block in enumerate(blocks(tensor, numbered)):
         plain = replace(block, labels=tuple(None if label is None else label.partition("\0")[0] for label in block.labels))
         for d, label in enumerate(block.labels):
             factor, _, number = (label or "").partition("\0")
             if factor == scaling.factor and (block.origin[d], int(number)) in own:
-                yield plain, d, own[block.origin[d], int(number)]
+                yield place, plain, d, own[block.origin[d], int(number)]
 
 
 def along(block: Block, axis: int, scaling: Scaling, values: Tensor) -> Tensor:
