@@ -10,7 +10,7 @@ from torch import nn
 from workbench.errors import WorkbenchError
 from workbench.matching import align
 from workbench.symmetry import discover_symmetry
-from workbench.symmetry.min_mass import min_mass
+from workbench.symmetry.mass import min_mass
 
 
 class Residual(nn.Module):

@@ -22,7 +22,7 @@ _HOME = {
     "checkpoints": ("Checkpoint", "load_checkpoint", "save_checkpoint", "shipped_checkpoint", "shipped_models"),
     "training": ("train",),
     # Symmetry: discovered from the graph, proved by test
-    "symmetry": ("discover_symmetry", "Symmetry", "Element", "Group", "PinnedAxis", "SymmetryCheck", "PermutationSpec"),
+    "symmetry": ("discover_symmetry", "Symmetry", "Element", "Group", "PinnedAxis", "SymmetryCheck", "PermutationSpec", "min_mass"),
     # Matching
     "matching": ("align", "Alignment", "Matcher", "matcher", "WeightMatching"),
     # Paths, profiles, barriers

@@ -37,6 +37,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         const=EVERYTHING,
         help="the chain of reasons of this factor or tensor; without NAME of all, and of every axis that is pinned",
     )
+    parser.add_argument("--scales", action="store_true", help="also find the positive scales of units, and say what GL acts on")
+    parser.add_argument("--signs", action="store_true", help="also find the signs of units")
     parser.add_argument("--out", metavar="FILE", help="save the group as JSON")
     inputs.add_seed(parser)
 
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     from workbench.symmetry import discover_symmetry
 
     with console.progress() as report:
-        found = discover_symmetry(model, examples, progress=report)
+        found = discover_symmetry(model, examples, scales=arguments.scales, signs=arguments.signs, progress=report)
     proof = found.proof or found.check(model, examples, seed=arguments.seed)
     explanation = found.explain(arguments.explain or None)
     if arguments.out is not None:
@@ -72,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
         },
         "groups": {name: _group(group) for name, group in found.groups.items()},
         "pinned": [[axis.tensor, axis.axis, axis.reason] for axis in found.pinned],
+        "scalings": {name: scaling.to_json() for name, scaling in found.scalings.items()},
+        "linear": [[factor.factor, factor.size, factor.copies, factor.tensors] for factor in found.linear],
         "unknown_ops": found.unknown_ops,
         "tied": found.aliases,
         "notes": found.notes,
@@ -104,6 +108,11 @@ def _summary(found: Symmetry) -> list[str]:
     count = f"{len(rows)} factor{'s' * (len(rows) != 1)}"
     total = f"{count}, 10^{found.log10_order():.1f} permutations; they move {100 * found.coverage:.1f} % of the model's numbers"
     lines = [total]
+    if found.scalings:
+        lines.append(f"scales: {found.scale_dimension} positive numbers, {found.sign_bits} signs; --explain says of what")
+    if found.linear:
+        words = ", ".join(f"GL({f.size}){f' × {f.copies}' if f.copies > 1 else ''} of {coordinate(f.factor)}" for f in found.linear)
+        lines.append(f"only linear maps on both sides (reported, not searched): {words}")
     if found.pinned:
         tensors = len({axis.tensor for axis in found.pinned})
         lines.append(

@@ -65,11 +65,29 @@ class Power:
     powers: Mapping[Unknown, int]
 
 
-def find_powers(walk: Interpreter, kind: str) -> list[Power]:
-    """A basis of the scales (kind "scale") or signs ("sign") of every atom that two or more leaves of parameters carry."""
+@dataclass(frozen=True)
+class Powers:
+    """found: a basis of the scales or signs of every atom that two or more leaves of parameters carry; linear: atoms that nothing
+    but linear maps touch, so that a whole GL(n) acts (W_out M⁻¹, M W_in), of which the scales are the diagonal part."""
+
+    found: tuple[Power, ...]
+    linear: tuple[Atom, ...]
+
+
+def find_powers(walk: Interpreter, kind: str) -> Powers:
+    """Scales (kind "scale") or signs ("sign")."""
     analysis = _Analysis(walk, kind)
     analysis.run()
-    return [Power(atom, kind, vector) for atom in analysis.wanted for vector in analysis.kernel(atom)]
+    found = [Power(atom, kind, vector) for atom in analysis.wanted for vector in analysis.kernel(atom)]
+    linear = [
+        power.atom
+        for power in found
+        if kind == SCALE
+        and power.atom not in analysis.curved
+        and len(power.powers) == len(analysis.unknowns[power.atom])
+        and all(abs(value) == 1 for value in power.powers.values())
+    ]
+    return Powers(tuple(found), tuple(linear))
 
 
 class _Analysis:
@@ -80,6 +98,7 @@ class _Analysis:
         self.equations: dict[Atom, list[Form]] = defaultdict(list)
         self.unknowns: dict[Atom, list[Unknown]] = defaultdict(list)
         self.lost: set[Atom] = set()  # something was not understood
+        self.curved: set[Atom] = set()  # something other than a linear map touched it
         for name, tensor in walk.parameters.items():
             own = self._leaves(tensor)
             self.forms[tensor] = {}
@@ -140,6 +159,7 @@ class _Analysis:
     def _opaque(self, record: Record) -> None:
         for tensor, _ in record.operands:
             for leaf in self._leaves(tensor):
+                self.curved.add(leaf.atom)
                 self._force(leaf.atom, self._form(tensor, leaf))
 
     def _move(self, record: Record) -> None:
@@ -167,6 +187,8 @@ class _Analysis:
                 continue
             forms = [None if leaf is None else self._form(t, leaf) for (t, _), leaf in zip(record.operands, operands, strict=True)]
             kept = any(leaf is not None for leaf in results)
+            if not rule.is_linear([leaf is not None for leaf in operands], kept):
+                self.curved.add(atom)
             form, equations = rule.of(forms, kept)
             self._force(atom, *equations)
             if not kept:
@@ -235,6 +257,19 @@ class _Rule:
         if not scale and op in ODD:
             return present[0], []
         return nothing
+
+    def is_linear(self, carried: Sequence[bool], kept: bool) -> bool:
+        """Whether the loop is a linear map of the one operand that carries the leaf, or pairs two of them off; carried: which do."""
+        op = self.op
+        if op in WITH_ADDEND | {"mm", "bmm", "mv", "dot"}:
+            return (sum(carried[:2]) == 1 and all(carried[2:])) if kept else sum(carried[:2]) == 2
+        if op == "mul":
+            return kept and sum(carried) == 1
+        if op in QUOTIENT:
+            return kept and carried[0] and not any(carried[1:])
+        if op in ("add", "sub"):
+            return kept and all(carried) and not any(number != 0 for number in self.numbers)
+        return op in LINEAR and kept and carried[0]
 
     def _table(self, forms: Sequence[Form | None]) -> tuple[Form, list[Form]]:
         """A look-up hands on the table's powers; indices have none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from workbench.symmetry.branches import Branches, find_branches
 from workbench.symmetry.capture import MOVABLE, Capture, capture
 from workbench.symmetry.degrees import Power, find_powers, without_contained
 from workbench.symmetry.dependence import Dependence, acyclic, join, joint_pairs
-from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, Stack, Symmetry, TensorEntry, build
+from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, LinearFactor, PinnedAxis, Stack, Symmetry, TensorEntry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum, movable, strip_factor
 from workbench.symmetry.scaling import SCALE, SIGN, Scaling
@@ -121,6 +122,9 @@ def _exchanged(
         notes=plain.notes,
         outputs=plain.outputs,
         scalings={name: scaling.told_of(names) for name, scaling in found.scalings.items()},
+        linear=tuple(
+            replace(factor, tensors=tuple(n for t in factor.tensors for n in names.get(t, (t,)))) for factor in found.linear
+        ),
     )
 
 
@@ -132,7 +136,8 @@ def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = 
     dependence = Dependence(walk.parameters, walk.records, walk.pointed)
     joint = joint_pairs(dependence, (axis for kind in walk.parameters.values() for axis in kind.axes))
     merged = {atom for pair in joint for atom in pair}
-    powers = [power for kind in kinds for power in find_powers(walk, kind)]
+    of_kind = [find_powers(walk, kind) for kind in kinds]
+    powers = [power for found in of_kind for power in found.found]
     within = {**dependence.over, **{power.atom: dependence.of(power.atom) for power in powers}}
     over = acyclic({f: _joined(outer, joint) for f, outer in within.items() if f not in merged})
     parameters = {name: [join(axis, joint) for axis in kind.axes] for name, kind in walk.parameters.items()}
@@ -182,6 +187,30 @@ def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = 
         notes=tuple(notes),
         outputs=None if captured.wanted is None else tuple(captured.wanted),
         scalings=_scalings(powers, labels, over, joint),
+        linear=_linear([atom for found in of_kind for atom in found.linear], parameters, labels, over, joint),
+    )
+
+
+def _linear(
+    atoms_found: Sequence[Atom],
+    parameters: Mapping[str, Sequence[Tree]],
+    labels: Mapping[Atom, str],
+    over: Mapping[Atom, Sequence[Atom]],
+    joint: Mapping[tuple[Atom, Atom], Atom],
+) -> tuple[LinearFactor, ...]:
+    """The factors with only linear maps on both sides; a factor that another depends on is left to that one."""
+    whole = {atom: both for pair, both in joint.items() for atom in pair}
+    found = dict.fromkeys(whole.get(atom, atom) for atom in atoms_found)
+    outer = {b for atom in found for b in over.get(atom, ())}
+    return tuple(
+        LinearFactor(
+            labels[atom],
+            atom.size,
+            math.prod(b.size for b in over.get(atom, ())),
+            tuple(name for name, axes in parameters.items() if any(atom in atoms(axis) for axis in axes)),
+        )
+        for atom in found
+        if atom not in outer
     )
 
 
@@ -327,4 +356,5 @@ def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
         notes=symmetry.notes,
         outputs=symmetry.outputs,
         scalings=scalings,
+        linear=tuple(factor for factor in symmetry.linear if factor.factor not in gone),
     )

@@ -9,6 +9,7 @@ from workbench.symmetry.layout import coordinate, describe, factors
 
 if TYPE_CHECKING:
     from workbench.symmetry.group import Group, Symmetry
+    from workbench.symmetry.scaling import Scaling
 
 
 def explain(symmetry: Symmetry, name: str | None = None) -> str:
@@ -32,6 +33,8 @@ def _whole(symmetry: Symmetry) -> list[str]:
     return [
         head,
         *(_group(group) for group in symmetry.groups.values()),
+        _section("Scales and signs, one number for each unit", [_scaling(scaling) for scaling in symmetry.scalings.values()]),
+        _section("Only linear maps on both sides, so that all invertible matrices act (reported, not searched)", _linear(symmetry)),
         _section("Pinned", pinned),
         _section("Operations without a rule (each pins every axis it touches)", unknown),
         _section("Tied tensors, moved once", [f"{a} is {b}" for a, b in symmetry.aliases.items()]),
@@ -61,6 +64,22 @@ def _group(group: Group, *, shown: int | None = 6) -> str:
         left = len(group.ties) - shown
         lines.append(f"tied by: {'; '.join(group.ties[:shown])}{f'; and {left} more' if left > 0 else ''}")
     return "\n  ".join(lines)
+
+
+def _scaling(scaling: Scaling) -> str:
+    numbers = " × ".join(map(str, scaling.shape))
+    powers: dict[int, list[str]] = {}
+    for (tensor, axis, _), power in scaling.powers.items():
+        powers.setdefault(power, []).append(f"{tensor} axis {axis}")
+    told = "; ".join(f"{'s' if power == 1 else f's^{power}'} on {', '.join(leaves)}" for power, leaves in powers.items())
+    return f"{scaling.name} ({numbers}): {told}"
+
+
+def _linear(symmetry: Symmetry) -> list[str]:
+    return [
+        f"{coordinate(f.factor)}: GL({f.size}){f' for each of {f.copies} copies' if f.copies > 1 else ''} on {', '.join(f.tensors)}"
+        for f in symmetry.linear
+    ]
 
 
 def _tensor(symmetry: Symmetry, name: str) -> str:

@@ -79,6 +79,19 @@ class PinnedAxis:
 
 
 @dataclass(frozen=True)
+class LinearFactor:
+    """A factor with nothing but linear maps on both sides (value and output of a head): GL(size) acts on each of its copies.
+
+    Reported, and neither sampled nor searched; its permutations, scales and signs are.
+    """
+
+    factor: str
+    size: int
+    copies: int
+    tensors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class TensorEntry:
     """What happens to one entry of the state dict.
 
@@ -132,7 +145,8 @@ class Symmetry:
     name -> the name it shares memory with; unknown_ops: operations without a rule -> how often they occurred (each pinned
     every axis it touched); outputs: the outputs that matter, None for all; proof: the verdict of the
     numeric test, or None where it was not run; stacks: tensors that are moved together (see ``Stack``); their entries in
-    ``tensors`` describe the axes inside one branch; scalings: scales and signs that were asked for, by name.
+    ``tensors`` describe the axes inside one branch; scalings: scales and signs that were asked for, by name; linear:
+    factors on which all invertible matrices act, told along with the scales.
     """
 
     groups: Mapping[str, Group]
@@ -145,6 +159,7 @@ class Symmetry:
     proof: SymmetryCheck | None = None
     stacks: tuple[Stack, ...] = ()
     scalings: Mapping[str, Scaling] = field(default_factory=dict)
+    linear: tuple[LinearFactor, ...] = ()
 
     def pieces(self) -> tuple[Stack, ...]:
         """What is cut into blocks: every moved or fixed tensor once (no tied names), those of exchangeable branches stacked."""
@@ -306,6 +321,7 @@ class Symmetry:
             },
             "stacks": [{"names": s.names, "layouts": [layouts.to_json(item) for item in s.layouts]} for s in self.stacks],
             "scalings": {name: scaling.to_json() for name, scaling in self.scalings.items()},
+            "linear": [[f.factor, f.size, f.copies, f.tensors] for f in self.linear],
             "pinned": [[p.tensor, p.axis, p.reason] for p in self.pinned],
             "aliases": dict(self.aliases),
             "unknown_ops": dict(self.unknown_ops),
@@ -363,6 +379,7 @@ class Symmetry:
             unknown_ops=data["unknown_ops"],
             notes=tuple(data["notes"]),
             outputs=data["outputs"] and tuple(data["outputs"]),
+            linear=tuple(LinearFactor(*item[:3], tuple(item[3])) for item in data.get("linear", ())),
             scalings={name: Scaling.from_json(name, item) for name, item in data.get("scalings", {}).items()},
             proof=proof or None,
         )
