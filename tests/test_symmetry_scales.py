@@ -119,7 +119,7 @@ KERNELS = {
     "gated: up and down, not the gate": (
         lambda: Net(gated, gate=nn.Linear(5, D), up=nn.Linear(5, D), down=nn.Linear(D, 3)), X, D, D,
     ),
-    # conv row, bias and running mean against the gain (4); gain and shift against the reader (4); the last two layers are linear (5)
+    # conv row, bias and running mean against the gain (4); gain and shift against the reader (4); the last layers are linear (5)
     "convolution with batch norm": (conv_norm, IMAGES, 4 + 4 + 5, 4 + 5),
     # each gain against its readers (2 D); signs also of the stream itself
     "RMSNorm stream": (lambda: stream(nn.RMSNorm), TOKENS, 2 * D, 3 * D),

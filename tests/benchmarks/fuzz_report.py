@@ -52,7 +52,8 @@ def main() -> int:
         count["with scales or signs"] += bool(symmetry.scalings)
         count["rule failed"] += any("rule failed" in op for op in symmetry.unknown_ops)
     total = options.programs - count["not captured"]
-    print(f"{options.programs} programs, {time.perf_counter() - start:.0f} s, {count['not captured']} not captured; of the {total} others:")
+    seconds = time.perf_counter() - start
+    print(f"{options.programs} programs, {seconds:.0f} s, not captured {count['not captured']}; of the {total} others:")
     for name in ("wrong", "with a group", "with a dependent factor", "with scales or signs", "rule failed"):
         print(f"  {name}: {count[name]} ({count[name] / total:.1%})")
     return int(count["wrong"] > 0)
