@@ -122,7 +122,28 @@ def dispatched_back_by_writing(net, x, p):
     return dispatched(net, x, p, back=back)
 
 
-RIGHT = [dense, scattered, masked, one_hot, gathered, flattened, switch, ranked, dispatched, dispatched_back_by_writing]
+def best_one_after_another(net, x, p):
+    """Indices made one after another and laid side by side."""
+    first = p.argmax(-1, keepdim=True)
+    second = p.scatter(1, first, -1.0).argmax(-1, keepdim=True)
+    chosen = torch.cat([first, second], 1)
+    hidden = torch.einsum("bd,bkdh->bkh", x, net.up[chosen]).relu()
+    return (torch.einsum("bkh,bkhd->bkd", hidden, net.down[chosen]) * p.gather(1, chosen)[..., None]).sum(1)
+
+
+RIGHT = [
+    best_one_after_another,
+    dense,
+    scattered,
+    masked,
+    one_hot,
+    gathered,
+    flattened,
+    switch,
+    ranked,
+    dispatched,
+    dispatched_back_by_writing,
+]
 
 
 @pytest.mark.parametrize("route", RIGHT, ids=lambda route: route.__name__)

@@ -74,6 +74,13 @@ def per_head_fused_attention(net, x):
     return net.head(x + net.o(attended(q, k, v)))
 
 
+def picked_by_place(net, x):
+    x = net.stem(x)
+    heads = net.qkv(x).unflatten(-1, (6, 4))
+    q, k, v = (part.transpose(1, 2) for part in (heads[..., :-2, :], heads[..., [-2], :], heads[..., [-1], :]))
+    return net.head(x + net.o(attended(q, k, v)))
+
+
 def swiglu(net, x):
     return net.down(F.silu(net.gate(x)) * net.up(x))
 
@@ -234,6 +241,12 @@ CASES = {
     "attention, fused and chunked": (Net(fused_attention, **projections(qkv=nn.Linear(8, 24))), WORDS, L(8) + L(2) + 4 * L(4)),
     "attention, fused head by head": (
         Net(per_head_fused_attention, **projections(qkv=nn.Linear(8, 24))), WORDS, L(8) + L(2) + 4 * L(4),
+    ),
+    # Falcon's layout: query heads, then the key's and the value's, picked out by a list of one place: S_4 of query heads, 4 inside
+    # query/key for all of them (the shared key ties them), 4 inside value/output
+    "one key/value head, picked by place": (
+        Net(picked_by_place, stem=nn.Linear(5, 8), qkv=nn.Linear(8, 24), o=nn.Linear(16, 8), head=nn.Linear(8, 3)),
+        WORDS, L(8) + L(4) + 2 * L(4),
     ),
     # one permutation for gate, up and down
     "gated MLP": (Net(swiglu, gate=nn.Linear(5, 7), up=nn.Linear(5, 7), down=nn.Linear(7, 3)), ROW, L(7)),

@@ -247,12 +247,22 @@ class Interpreter:
         return made
 
     def join(
-        self, operands: Sequence[Operand], axes: Sequence[Tree], result_keys: Keys, cut: tuple[int, tuple[int, ...]]
+        self,
+        operands: Sequence[Operand],
+        axes: Sequence[Tree],
+        result_keys: Keys,
+        cut: tuple[int, tuple[int, ...]],
+        *,
+        points: Pointer | None = None,
     ) -> TensorType:
-        """A result whose entries are those of several operands side by side (concatenation); cut: see ``Record``."""
-        for tensor, _ in operands:
-            self.use_as_numbers(tensor)
-        return self._result("move", operands, [list(axes)], [result_keys], cut)
+        """A result whose entries are those of several operands side by side (concatenation); cut: see ``Record``;
+        points: where all of them are indices into one axis."""
+        made = self._result("move", operands, [list(axes)], [result_keys], cut)
+        made._points = points
+        if points is None:
+            for tensor, _ in operands:
+                self.use_as_numbers(tensor)
+        return made
 
     def renamed(self, tensor: TensorType, other: TensorType) -> Record:
         """The record that two objects stand for one tensor."""

@@ -17,6 +17,7 @@ from workbench.symmetry.records import TensorType
 from workbench.symmetry.rules import NoRule, rule
 from workbench.symmetry.rules.elementwise import broadcast_keys
 from workbench.symmetry.rules.reduction import axis_keys
+from workbench.symmetry.rules.views import take
 from workbench.symmetry.trees import Tree, pin, pinned, unify
 
 
@@ -80,7 +81,22 @@ def index(walk, args: Any, kwargs: Any) -> Any:
     values = [node.meta["val"] for node in walk.node.args[1] if node is not None]
     if any(value.dtype in (torch.bool, torch.uint8) for value in values):
         raise NoRule("a mask selects entries")
+    if len(indices) == 1:
+        ((dim, places),) = indices.items()
+        start = _run_of(places, table.shape[dim])
+        if start is not None:
+            return take(walk, table, dim, start, start + places.shape[0])
     return look_up(walk, table, indices)
+
+
+def _run_of(places: TensorType, size: int) -> int | None:
+    """Where constant places a, a + 1, … begin: looking them up is a slice."""
+    value = places.value
+    if value is None or value.is_meta or value.dim() != 1 or value.numel() == 0:
+        return None
+    wrapped = value.to(torch.int64) % size
+    run = torch.arange(len(wrapped), device=wrapped.device) + wrapped[0]
+    return int(wrapped[0]) if torch.equal(wrapped, run) else None
 
 
 def _along(walk, table: TensorType, dim: int, index: TensorType) -> tuple[tuple, tuple]:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from workbench.symmetry.pointers import pointing
 from workbench.symmetry.records import TensorType
 from workbench.symmetry.rules import NoRule, rule
 from workbench.symmetry.rules.reduction import axis_keys
@@ -13,7 +14,7 @@ from workbench.symmetry.rules.views import expand, reshape, take, view_as
 from workbench.symmetry.trees import Tree, Uni, concatenation, pin, pinned, uniform, unify
 
 
-@rule("cat")
+@rule("cat", indices=True)
 def cat(walk, args: Any, kwargs: Any) -> Any:
     tensors = [t for t in args[0] if t.shape != (0,)]
     rank = len(tensors[0].shape)
@@ -32,7 +33,14 @@ def side_by_side(walk, tensors: Sequence[TensorType], dim: int) -> TensorType:
     axes[dim] = concatenation(tensor.axes[dim] for tensor in tensors)
     keys = tuple(range(rank))
     starts = itertools.accumulate((tensor.shape[dim] for tensor in tensors[:-1]), initial=0)
-    return walk.join([(tensor, keys) for tensor in tensors], axes, keys, (dim, tuple(starts)))
+    pointers = [tensor.points for tensor in tensors]
+    points = None
+    if all(pointer is not None for pointer in pointers):
+        for pointer in pointers[1:]:
+            unify(pointers[0].tree, pointer.tree, walk.why("indices into the two stand side by side"))
+        shape = (*tensors[0].shape[:dim], sum(tensor.shape[dim] for tensor in tensors), *tensors[0].shape[dim + 1 :])
+        points = pointing(pointers[0].tree, ("joined", dim, *(pointer.token for pointer in pointers)), shape)
+    return walk.join([(tensor, keys) for tensor in tensors], axes, keys, (dim, tuple(starts)), points=points)
 
 
 @rule("slice", indices=True)
