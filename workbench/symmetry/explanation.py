@@ -119,6 +119,9 @@ def _proof(symmetry: Symmetry) -> str:
     )
     if proof.dead:
         text += "\n  Tensors whose own move changes nothing: " + ", ".join(f"{tensor} ({group})" for group, tensor in proof.dead)
+    if proof.dead_parts:
+        parts = (f"{tensor} axis {axis}, {start}…{stop - 1} ({group})" for group, tensor, axis, start, stop in proof.dead_parts)
+        text += "\n  Parts whose own move changes nothing: " + ", ".join(parts)
     if proof.untested:
-        text += f"\n  {proof.untested} tensors were not tested one by one."
+        text += f"\n  {proof.untested} places of a factor in a tensor were not left behind one by one."
     return text

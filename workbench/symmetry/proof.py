@@ -24,10 +24,11 @@ from torch.utils import _pytree as pytree
 from workbench.errors import WorkbenchError
 from workbench.progress import Progress, Reporter
 from workbench.symmetry.capture import INPUT, MOVABLE, Capture, capture, split_inputs
+from workbench.symmetry.element import Element
+from workbench.symmetry.occurrences import Occurrence, occurrences
 from workbench.symmetry.positive import roots_taken_of
 
 if TYPE_CHECKING:
-    from workbench.symmetry.element import Element
     from workbench.symmetry.group import Symmetry
 
 TOLERANCE = 1e-9
@@ -44,15 +45,18 @@ class SymmetryCheck:
     """The verdict.
 
     max_relative_error: max |y − y'| / (max |y| + floor) over all samples and shapes (see ``_Bench``); per_group: the same over the
-    samples in which that factor moved; passed: all below 1e-9. dead: (factor, tensor) where leaving that tensor out changes nothing
-    (a key bias under softmax); untested: tensors whose leave-one-out test was left out for cost; shapes: the input shapes it ran
-    at; samples, seed: how many elements, and from which seed.
+    samples in which that factor moved; passed: all below 1e-9. Every leaf of a factor is then left behind once while the others
+    move: needed: how many changed the function; dead: (factor, tensor) where nothing of that tensor did (a key bias under softmax);
+    dead_parts: (factor, tensor, axis, start, stop) where only this part did not (the key's rows of a packed bias); untested: how
+    many were left out for cost; shapes: the input shapes it ran at; samples, seed: how many elements, and from which seed.
     """
 
     max_relative_error: float
     per_group: Mapping[str, float]
     passed: bool
     dead: tuple[tuple[str, str], ...] = ()
+    dead_parts: tuple[tuple[str, str, int, int, int], ...] = ()
+    needed: int = 0
     untested: int = 0
     shapes: tuple[str, ...] = ()
     samples: int = 0
@@ -60,7 +64,9 @@ class SymmetryCheck:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SymmetryCheck:
-        return cls(**{**data, "dead": tuple((group, tensor) for group, tensor in data["dead"]), "shapes": tuple(data["shapes"])})
+        parts = tuple(tuple(part) for part in data.get("dead_parts", ()))
+        pairs = tuple((group, tensor) for group, tensor in data["dead"])
+        return cls(**{**data, "dead": pairs, "dead_parts": parts, "shapes": tuple(data["shapes"])})
 
 
 class Widened:
@@ -276,21 +282,18 @@ class _Bench:
             if matters
         ]
 
-    def _moved(self, element: Element, without: tuple[str, str] | None = None) -> dict[str, Tensor]:
+    def _moved(self, element: Element, left_behind: Occurrence | None = None) -> dict[str, Tensor]:
         moved = dict(self.weights)
         for piece in self.symmetry.pieces():
             if all(name in self.weights for name in piece.names):
-                moved |= piece.scatter(element.apply_to_tensor(piece.gather(self.weights), piece.layouts, piece.names[0]))
-                if without is not None and without[1] in piece.names:
-                    less = element.restrict(factor for factor in element.permutations if factor != without[0])
-                    kept = piece.scatter(less.apply_to_tensor(piece.gather(self.weights), piece.layouts, piece.names[0]))
-                    moved[without[1]] = kept[without[1]]
+                layouts = (left_behind.rest if left_behind is not None and left_behind.piece == piece else piece).layouts
+                moved |= piece.scatter(element.apply_to_tensor(piece.gather(self.weights), layouts, piece.names[0]))
         return moved
 
-    def error(self, element: Element, without: tuple[str, str] | None = None) -> float:
-        """Relative change of the output under ``element``; ``without``: a (factor, tensor) that is not moved along."""
+    def error(self, element: Element, left_behind: Occurrence | None = None) -> float:
+        """Relative change of the output under ``element``; ``left_behind``: a leaf that does not move along."""
         worst = 0.0
-        moved = self._run(self._moved(element, without))
+        moved = self._run(self._moved(element, left_behind))
         for before, after, floor in zip(self.reference, moved, self.floors, strict=True):
             if not before.is_floating_point() and not before.is_complex():
                 change = float(not torch.equal(before, after))
@@ -317,8 +320,8 @@ class _Bench:
         passed = worst <= TOLERANCE
         if not passed:
             per_group = {name: self._alone(name) for name in names}
-        dead, untested = self._leave_one_out() if passed and leave_one_out else ((), 0)
-        return SymmetryCheck(worst, per_group, passed, dead, untested, (self.shape,), samples, self.seed)
+        verdict = SymmetryCheck(worst, per_group, passed, shapes=(self.shape,), samples=samples, seed=self.seed)
+        return self._leave_one_out(verdict) if passed and leave_one_out else verdict
 
     def _alone(self, name: str) -> float:
         """The error of one factor or scaling by itself, over several elements: one of few units or signs is often the identity."""
@@ -334,24 +337,29 @@ class _Bench:
         """Factors that depend on ``name``: their copies move with it."""
         return [other for other, group in self.symmetry.groups.items() if name in group.over]
 
-    def _leave_one_out(self) -> tuple[tuple[tuple[str, str], ...], int]:
-        """Tensors whose own move changes nothing. Fixed-point-free elements are used: a random one of S_2 is often the identity."""
-        tests = [
-            (name, tensor)
-            for name, group in self.symmetry.groups.items()
-            if len(tensors := dict.fromkeys(member.tensor for member in group.members)) > 1
-            for tensor in tensors
-        ]
+    def _leave_one_out(self, verdict: SymmetryCheck) -> SymmetryCheck:
+        """Each leaf left behind once. Elements without fixed points are used: a random one of S_2 is often the identity."""
+        found = occurrences(self.symmetry)
+        tests = [leaf for leaves in found.values() if len(leaves) > 1 for leaf in leaves]
         nodes = len(self.captured.program.graph.nodes)
         affordable = max(1, _LEAVE_ONE_OUT_BUDGET // (nodes * (1 + sum(w.numel() for w in self.weights.values()) // 10**6)))
-        stride = max(1, math.ceil(len(tests) / affordable))
-        dead = []
-        for test in tests[::stride]:
-            group = self.symmetry.groups[test[0]]
-            roll = torch.arange(group.size).roll(1).expand(*group.over_sizes, group.size).clone()
-            if self.error(self.symmetry.element({test[0]: roll}), without=test) < NEEDED:
-                dead.append(test)
-        return tuple(dead), len(tests) - len(tests[::stride])
+        tested = tests[:: max(1, math.ceil(len(tests) / affordable))]
+        dead = [leaf for leaf in tested if self.error(self._roll(leaf.factor), leaf) < NEEDED]
+        # A tensor of one leaf is dead as a whole; of several, each may do without its move and yet not all of them.
+        whole = {(leaf.factor, leaf.tensor) for leaf in dead if sum(o.tensor == leaf.tensor for o in found[leaf.factor]) == 1}
+        return replace(
+            verdict,
+            dead=tuple(dict.fromkeys((o.factor, o.tensor) for o in dead if (o.factor, o.tensor) in whole)),
+            dead_parts=tuple((o.factor, o.tensor, o.axis, o.start, o.stop) for o in dead if (o.factor, o.tensor) not in whole),
+            needed=len(tested) - len(dead),
+            untested=len(tests) - len(tested),
+        )
+
+    def _roll(self, name: str) -> Element:
+        """i ↦ i − 1 in every copy of the factor ``name``, which alone moves."""
+        group = self.symmetry.groups[name]
+        roll = torch.arange(group.size).roll(1).expand(*group.over_sizes, group.size).clone()
+        return Element({name: roll}, {name: group.over})
 
 
 def _rows(weight: Tensor) -> tuple[int, ...]:
