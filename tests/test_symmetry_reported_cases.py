@@ -244,3 +244,26 @@ def test_coverage_counts_what_moves_of_what_is_used():
     assert found.coverage == pytest.approx((36 + 12) / (36 + 12 + 2 + 2))
     assert {name for name, entry in found.tensors.items() if entry.role == UNUSED} == {"spare.weight", "spare.bias"}
     assert math.isclose(discover_symmetry(nn.Linear(5, 3), (torch.randn(2, 5),)).coverage, 0.0)
+
+
+@dataclass
+class Plain:
+    """Never shown to torch.export."""
+
+    values: torch.Tensor
+    more: dict
+
+
+def test_a_dataclass_that_nobody_registered_is_an_output_like_any_other():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(5, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            hidden = self.first(x).relu()
+            return Plain(self.second(hidden), {"hidden": [hidden]})
+
+    inputs = (torch.randn(2, 5),)
+    assert discover_symmetry(Net(), inputs).log10_order() == 0
+    assert discover_symmetry(Net(), inputs, outputs=["values"]).groups["first"].size == 6

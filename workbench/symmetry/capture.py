@@ -7,6 +7,7 @@ parameters, the buffers, the constants and the user's inputs, each with a role.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import itertools
 import threading
 import warnings
@@ -126,10 +127,22 @@ def _trial(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
     args, kwargs = pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
     lazy = nn.parameter.is_lazy
     before = [(buffer, buffer.clone()) for buffer in model.buffers() if not lazy(buffer) and not buffer.is_meta]
-    model(*args, **kwargs)
+    _make_known(model(*args, **kwargs))
     for buffer, value in before:
         if not torch.equal(buffer, value):
             buffer.copy_(value)
+
+
+def _make_known(output: Any) -> None:
+    """Dataclasses are outputs like tuples and dicts, but torch.export must be told of each class once."""
+    if dataclasses.is_dataclass(output) and type(output) not in pytree.SUPPORTED_NODES:
+        torch.export.register_dataclass(type(output))
+    held = vars(output).values() if dataclasses.is_dataclass(output) else output
+    if isinstance(held, Mapping):
+        held = held.values()
+    if isinstance(output, tuple | list | Mapping) or dataclasses.is_dataclass(output):
+        for value in held:
+            _make_known(value)
 
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
