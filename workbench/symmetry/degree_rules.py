@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from torch import Tensor
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from workbench.symmetry.forms import ANY, ZERO, Form, minus, reduced
 from workbench.symmetry.records import Record, TensorType
@@ -17,7 +19,8 @@ LINEAR = frozenset(
     "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d reflection_pad1d reflection_pad2d "
     "reflection_pad3d replication_pad2d replication_pad3d index embedding index_select flip roll real".split()
 )
-EQUAL = frozenset("add sub rsub maximum minimum fmax fmin where".split())
+EQUAL = frozenset("add sub rsub where".split())
+EXTREMES = frozenset("maximum minimum fmax fmin".split())  # the larger of two, both negated, is the smaller one
 PRODUCT = frozenset("mul mm bmm mv dot".split())
 QUOTIENT = frozenset("div true_divide".split())
 WITH_ADDEND = frozenset("addmm baddbmm convolution".split())
@@ -33,6 +36,9 @@ COMPARISONS = frozenset("gt ge lt le eq ne".split())
 BATCH_NORM = frozenset(["_native_batch_norm_legit_no_training"])
 NORMS = frozenset("native_layer_norm _fused_rms_norm rms_norm native_group_norm _native_batch_norm_legit".split())
 RMS = frozenset("_fused_rms_norm rms_norm".split())
+# where a normalisation has its weight and its bias among its arguments
+AFFINE = {"native_layer_norm": (2, 3), "_fused_rms_norm": (2,), "rms_norm": (2,)}
+CASTS = frozenset("_to_copy to".split())
 WITH_POSITIONS = frozenset("max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d adaptive_max_pool3d".split())
 
 
@@ -41,17 +47,19 @@ class DegreeRule:
 
     def __init__(self, record: Record, kind: str) -> None:
         self.op, self.kind, self.record = record.op, kind, record
-        args = () if record.node is None else record.node.args
-        self.numbers = [a for a in args if isinstance(a, int | float) and not isinstance(a, bool)]
-        self.args = args
+        self.args = () if record.node is None else record.node.args
+        # A number known only at run time is any number.
+        read = [float("nan") if isinstance(a, Node) and not isinstance(a.meta.get("val"), Tensor) else a for a in self.args]
+        self.numbers = [a for a in read if isinstance(a, int | float)]  # True + x is 1 + x
 
     def of(self, forms: Sequence[Form | None], kept: bool) -> tuple[Form, list[Form]]:
         op, scale = self.op, self.kind == SCALE
         present = [form for form in forms if form is not None]
         nothing = (ZERO, present)
-        if op in PRODUCT | WITH_ADDEND and any(_is_zero(tensor) for tensor, _ in self.record.operands[:2]):
-            addends = [form for form in forms[2:] if form is not None]
-            return (addends[0] if addends else ANY), []
+        if op in PRODUCT | WITH_ADDEND and any(is_zero(tensor) for tensor, _ in self.record.operands[:2]):
+            return (forms[2] or ZERO if len(forms) > 2 else ANY), []
+        if self._rounds():
+            return nothing
         if op in LINEAR:
             return self._table(forms) if op in ("index", "embedding", "index_select") else (present[0], [])
         if op in PRODUCT:
@@ -67,7 +75,7 @@ class DegreeRule:
                 return nothing
             top = forms[0] or ZERO
             return self._minus(top, (forms[1] if len(forms) > 1 else None) or ZERO), []
-        if op in EQUAL:
+        if op in EQUAL or (scale and op in EXTREMES):
             return self._equal(forms)
         if op in BATCH_NORM:
             return self._batch_norm(forms)
@@ -75,12 +83,14 @@ class DegreeRule:
             return self._norm(forms)
         if op in ("pow", "sqrt", "rsqrt", "reciprocal", "square"):
             return self._power(present) or nothing
-        if op in COMPARISONS and self.numbers == [0] and len(forms) == 1:
-            return (ZERO, []) if scale or op in ("eq", "ne") else nothing
-        if op in ("clamp", "clamp_min") and scale and self.numbers == [0] and len(forms) == 1:
-            return present[0], []
+        if op in COMPARISONS:
+            return self._comparison(forms) if scale or op in ("eq", "ne") else nothing
+        if op in ("clamp", "clamp_min", "clamp_max", "hardtanh") and len(forms) == 1:
+            return (present[0], []) if self._clamps_alike() else nothing
         if scale and op in SCALE_FREE:
             return ZERO, []
+        if op == "linalg_vector_norm" and self.numbers[:1] == [0]:
+            return ZERO, []  # it counts the entries that are not 0
         if scale and op in HOMOGENEOUS:
             return present[0], []
         if not scale and op in EVEN:
@@ -92,6 +102,8 @@ class DegreeRule:
     def is_linear(self, carried: Sequence[bool], kept: bool) -> bool:
         """Whether the loop is a linear map of the one operand that carries the leaf, or pairs two off; carried: which do."""
         op = self.op
+        if self._rounds():
+            return False
         if op in WITH_ADDEND | {"mm", "bmm", "mv", "dot"}:
             return (sum(carried[:2]) == 1 and all(carried[2:])) if kept else sum(carried[:2]) == 2
         if op == "mul":
@@ -101,6 +113,33 @@ class DegreeRule:
         if op in ("add", "sub"):
             return kept and all(carried) and not any(number != 0 for number in self.numbers)
         return op in LINEAR and kept and carried[0]
+
+    def _rounds(self) -> bool:
+        """Whether the result is rounded: a quotient with a rounding mode, or a copy as another type than a floating one."""
+        if self.record.node is None:
+            return False
+        if self.op in QUOTIENT:
+            return self.record.node.kwargs.get("rounding_mode") is not None
+        made = pytree.tree_leaves(self.record.node.meta.get("val"))[:1]
+        return self.op in CASTS and not all(isinstance(t, Tensor) and (t.is_floating_point() or t.is_complex()) for t in made)
+
+    def _comparison(self, forms: Sequence[Form | None]) -> tuple[Form, list[Form]]:
+        """Two that scale alike compare as before, and so does one with 0."""
+        present = [form for form in forms if form is not None]
+        if len(self.record.operands) == 1:
+            return ZERO, [] if self.numbers == [0] else present
+        return ZERO, self._equal(forms)[1]
+
+    def _clamps_alike(self) -> bool:
+        """Bounds of 0 go with any positive scale, opposite ones with a sign."""
+        if self.record.node is None or self.record.node.kwargs:
+            return False
+        given = self.args[1:3]
+        missing = (-1, 1) if self.op == "hardtanh" else (None, None)
+        low, high = (None, *given) if self.op == "clamp_max" else (*given, *missing[len(given) :])
+        if self.kind == SCALE:
+            return all(bound is None or bound == 0 for bound in (low, high))
+        return isinstance(low, int | float) and isinstance(high, int | float) and low == -high
 
     def _table(self, forms: Sequence[Form | None]) -> tuple[Form, list[Form]]:
         """A look-up hands on the table's powers; indices have none."""
@@ -112,7 +151,7 @@ class DegreeRule:
         if self.op == "where":
             equations += [form for _, form in operands[:1] if form is not None]
             operands = operands[1:]
-        used = [ZERO if form is None else form for (tensor, _), form in operands if form is not ANY and not _is_zero(tensor)]
+        used = [ZERO if form is None else form for (tensor, _), form in operands if form is not ANY and not is_zero(tensor)]
         if not used:
             return (ANY if operands else ZERO), equations
         if any(number != 0 for number in self.numbers):
@@ -136,9 +175,11 @@ class DegreeRule:
         free = self.kind == SIGN and self.op in RMS
         if len(forms) == 1:
             return ZERO, [] if free else [x]
-        affine = [form or ZERO for form in forms[2:]]
-        result = self._sum([x if free else ZERO, *affine[:1]])
-        return result, ([] if free else [x]) + [self._minus(result, b) for b in affine[1:]]
+        given = [place < len(self.args) and self.args[place] is not None for place in AFFINE.get(self.op, (1, 2))]
+        affine = iter([form or ZERO for form in forms[2:]])
+        weight, *bias = (next(affine) if here else None for here in given)
+        result = self._sum([x if free else ZERO, weight or ZERO])
+        return result, ([] if free else [x]) + [self._minus(result, b) for b in bias if b is not None]
 
     def _power(self, present: Sequence[Form]) -> tuple[Form, list[Form]] | None:
         named = {"sqrt": Fraction(1, 2), "rsqrt": Fraction(-1, 2), "reciprocal": Fraction(-1), "square": Fraction(2)}
@@ -147,10 +188,12 @@ class DegreeRule:
             if len(self.args) < 2 or not isinstance(self.args[0], Node) or not isinstance(self.args[1], int | float):
                 return None
             exponent = Fraction(self.args[1]).limit_denominator(1000)
+            if float(exponent) != self.args[1]:
+                return None
         if present[0] is ANY:
             return None
         if self.kind == SCALE:
-            return {unknown: exponent * value for unknown, value in present[0].items()}, []
+            return reduced({unknown: exponent * value for unknown, value in present[0].items()}, self.kind), []
         if exponent.denominator != 1:
             return None
         return (present[0] if exponent % 2 else ZERO), []
@@ -168,7 +211,7 @@ class DegreeRule:
         return minus(a, b, self.kind)
 
 
-def _is_zero(tensor: TensorType) -> bool:
+def is_zero(tensor: TensorType) -> bool:
     """A constant that is 0 everywhere goes with any power."""
     value = tensor.value
     return value is not None and not value.is_meta and not bool((value != 0).any())

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from workbench.symmetry.degree_rules import WITH_POSITIONS, DegreeRule
+from workbench.symmetry.degree_rules import WITH_POSITIONS, DegreeRule, is_zero
 from workbench.symmetry.forms import ANY, ZERO, Form, Unknown, kernel, minus, reduced
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.leaves import Leaf, Leaves, Mismatch, carried_out, looped_leaves, moved_leaves
@@ -135,8 +135,12 @@ class _Analysis:
         result = record.results[0][0]
         out = self.forms[result]
         for number, one, other in moved_leaves(record, self._all(record)):
-            form = self._form(record.operands[number][0], one)
-            if other in out:
+            tensor = record.operands[number][0]
+            if one is None and is_zero(tensor):
+                continue
+            # Entries that are constant where others have units do not scale, so nor may those beside them.
+            form = ZERO if one is None else self._form(tensor, one)
+            if other in out and out[other] is not ANY:
                 self._force(other.atom, minus(out[other], form, self.kind))
             else:
                 out[other] = form

@@ -110,6 +110,7 @@ def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
         stacks = ()  # no branch may be exchanged any more
     built = build(tensors, factors, aliases=symmetry.aliases, stacks=stacks)
     scalings = {n: s for n, s in symmetry.scalings.items() if n not in gone and not gone & {s.factor, *s.over}}
+    gone |= {s.factor for n, s in symmetry.scalings.items() if n not in scalings}  # no matrix acts where not even scales do
     return replace(
         built,
         pinned=tuple(pinned),

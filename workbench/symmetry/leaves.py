@@ -131,8 +131,8 @@ def carried_out(tensor: TensorType) -> TensorType:
     return tensor
 
 
-def moved_leaves(record: Record, leaves: dict[TensorType, Leaves]) -> Iterator[tuple[int, Leaf, Leaf]]:
-    """For a move: (operand, its leaf, the leaf of the result that it became)."""
+def moved_leaves(record: Record, leaves: dict[TensorType, Leaves]) -> Iterator[tuple[int, Leaf | None, Leaf]]:
+    """For a move: (operand, its leaf or None where it is constant, the leaf of the result that it became)."""
     result, result_keys = record.results[0]
     to = leaves[result]
     for number, (operand, keys) in enumerate(record.operands):
@@ -151,10 +151,13 @@ def moved_leaves(record: Record, leaves: dict[TensorType, Leaves]) -> Iterator[t
                     a = stretch(a, start, b.size)
                 else:
                     b = stretch(b, start, a.size)
+            elif record.op == "repeat" and a.size < b.size and b.size % a.size == 0:
+                a = product((Uni(b.size // a.size), a))
             for one, other in beside(a, b):
                 if other is None:
                     raise Mismatch
                 yield number, of.of[one], to.of[other]
+            yield from ((number, None, to.of[other]) for other, one in beside(b, a) if one is None)
 
 
 Row = list[Leaf | None]
