@@ -151,7 +151,7 @@ class _Mass:
             point = torch.from_numpy(t.copy()).requires_grad_()
             result = self(point)
             (gradient,) = torch.autograd.grad(result, point)
-            return float(result), gradient.numpy()
+            return float(result.detach()), gradient.numpy()
 
         def hessian(t: np.ndarray, direction: np.ndarray) -> np.ndarray:
             point = torch.from_numpy(t.copy()).requires_grad_()
