@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
 from workbench.symmetry import discover_symmetry
-from workbench.symmetry.group import CONSTANT, FIXED, MOVED
+from workbench.symmetry.entries import CONSTANT, FIXED, MOVED
 from workbench.symmetry.layout import Leaf, Product, Sum, factors
 
 f = math.factorial
@@ -444,16 +443,12 @@ class Dense(nn.Module):
     ],
     ids=["UNet of depth 6", "40 residual blocks", "24 dense layers"],
 )
-def test_skips_do_not_make_it_slow(model, inputs, theory):
-    """Listing paths would take time exponential in the skips. The bound is loose for a busy machine; benchmarks measure it."""
+def test_many_skips_end_and_report_on_the_way(model, inputs, theory):
+    """Listing paths would take time exponential in the skips, and not end. How long it takes, tests/benchmarks measure."""
     seen = []
-    start = time.process_time()
     symmetry = discover_symmetry(model, inputs, progress=lambda *args, **kwargs: seen.append(args))
-    spent = time.process_time() - start
-    print(f"\n{spent:.1f} s, {len(seen)} reports")
     assert order(symmetry) == theory
     assert symmetry.proof.passed
-    assert spent < 20
     assert len(seen) > 10
 
 

@@ -15,9 +15,10 @@ from workbench.errors import WorkbenchError
 from workbench.states import fingerprint
 from workbench.symmetry import discover_symmetry
 from workbench.symmetry.capture import capture
-from workbench.symmetry.group import UNUSED, build
+from workbench.symmetry.entries import UNUSED
+from workbench.symmetry.group import build
 from workbench.symmetry.layout import Leaf
-from workbench.symmetry.proof import Widened
+from workbench.symmetry.widened import Widened
 
 
 def orders(*sizes) -> float:

@@ -13,7 +13,7 @@ from torch import nn
 from workbench.errors import WorkbenchError
 from workbench.states import fingerprint
 from workbench.symmetry import Symmetry, discover_symmetry
-from workbench.symmetry.group import FIXED
+from workbench.symmetry.entries import FIXED
 from workbench.symmetry.layout import Leaf
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float64)
@@ -162,10 +162,7 @@ def test_the_group_is_the_same_and_the_model_is_as_it_was(name, state, plain):
     assert not any("defect" in note for note in symmetry.notes)
 
 
-UNKNOWN_VALUES = pytest.mark.xfail(strict=True, reason="a constant made on meta is pinned, as its values are not worked out")
-
-
-@pytest.mark.parametrize("name", [pytest.param(n, marks=UNKNOWN_VALUES) if n == "recurrence" else n for n in MODELS])
+@pytest.mark.parametrize("name", MODELS)
 def test_a_model_on_meta_has_the_same_group_and_says_that_it_is_unproved(name, plain):
     build, x = MODELS[name]
     with torch.device("meta"):
@@ -189,7 +186,7 @@ class Shifted(nn.Module):
         return self.b(torch.relu(self.a(x) + self.constant(x)))
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("meta", marks=UNKNOWN_VALUES)])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_equal_constants_made_on_the_way_pin_nothing(device):
     model = Shifted(lambda x: torch.zeros(6, device=x.device)).to(device)
     assert [group.size for group in discover_symmetry(model, (torch.randn(2, 5, device=device),)).groups.values()] == [6]
@@ -292,10 +289,7 @@ NONE = {
 
 @pytest.mark.parametrize("state", ["plain", "frozen", "training", "meta", torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", NONE)
-def test_no_factor_at_all_always_comes_with_a_reason(name, state, request):
-    if (name, state) == ("no parameters", "meta"):
-        reason = "the proof is run where no parameter says that the inputs are on meta"
-        request.applymarker(pytest.mark.xfail(strict=True, raises=NotImplementedError, reason=reason))
+def test_no_factor_at_all_always_comes_with_a_reason(name, state):
     model, x = NONE[name]
     model = copy.deepcopy(model).eval()
     if state == "frozen":

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from workbench.symmetry import Symmetry, discover_symmetry
-from workbench.symmetry.group import FIXED
+from workbench.symmetry.entries import FIXED
 from workbench.symmetry.layout import Leaf
 
 f = math.factorial

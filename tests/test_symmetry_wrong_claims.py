@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from workbench.symmetry import Symmetry, discover_symmetry
-from workbench.symmetry.group import FIXED, MOVED, build
+from workbench.symmetry.entries import FIXED, MOVED
+from workbench.symmetry.group import build
 from workbench.symmetry.layout import Layout, Leaf, Product
 
 f = math.factorial

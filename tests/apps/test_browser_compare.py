@@ -8,17 +8,10 @@ import pytest
 
 pytest.importorskip("playwright.sync_api")
 
+from browsing import LONG, choose
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
-
-LONG = 180_000  # milliseconds; a busy machine, not a claim about speed
-
-
-def choose(page: Page, label: str, option: str) -> None:
-    page.get_by_role("combobox", name=label).click()
-    page.get_by_role("menuitem", name=option, exact=True).click()
-
 
 def align(page: Page, anchor: str, moving: str) -> None:
     choose(page, "Anchor", anchor)

@@ -19,14 +19,6 @@ from workbench.shipped.apps.states.symmetries import EVERYTHING, SymmetriesState
 from workbench.symmetry import discover_symmetry
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture
 def state(checkpoints):
     jobs = Jobs()

@@ -8,7 +8,8 @@ The road: ``capture`` (export) → ``interpreter`` with ``rules`` over ``trees``
 from workbench.symmetry.action import compare_outputs, move_alone, one_mover
 from workbench.symmetry.discovery import discover_symmetry
 from workbench.symmetry.element import Element
-from workbench.symmetry.group import Group, LinearFactor, Member, PinnedAxis, Stack, Symmetry, TensorEntry
+from workbench.symmetry.entries import Group, LinearFactor, Member, PinnedAxis, Stack, TensorEntry
+from workbench.symmetry.group import Symmetry
 from workbench.symmetry.incidence import TensorAxis, tensor_axes
 from workbench.symmetry.mass import MinMass, min_mass
 from workbench.symmetry.permutation_spec import PermutationSpec

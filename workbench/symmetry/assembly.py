@@ -10,7 +10,8 @@ from typing import Any
 from workbench.symmetry.capture import MOVABLE, Capture
 from workbench.symmetry.degrees import Power, find_powers, without_contained
 from workbench.symmetry.dependence import Dependence, acyclic, join, joint_pairs
-from workbench.symmetry.group import CONSTANT, FIXED, MOVED, UNUSED, LinearFactor, PinnedAxis, Symmetry, TensorEntry, build
+from workbench.symmetry.entries import CONSTANT, FIXED, MOVED, UNUSED, LinearFactor, PinnedAxis, TensorEntry
+from workbench.symmetry.group import Symmetry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum, movable
 from workbench.symmetry.scaling import Scaling

@@ -7,13 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from workbench.progress import Progress
 from workbench.symmetry import proof
 from workbench.symmetry.assembly import assemble
 from workbench.symmetry.capture import Capture, capture
+from workbench.symmetry.entries import FIXED, MOVED, PinnedAxis, Stack, TensorEntry
 from workbench.symmetry.exchange import with_branches
-from workbench.symmetry.group import FIXED, MOVED, PinnedAxis, Stack, Symmetry, TensorEntry, build
+from workbench.symmetry.group import Symmetry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import movable, strip_factor
 from workbench.symmetry.scaling import SCALE, SIGN
@@ -67,7 +69,7 @@ def prove(
     symmetry: Symmetry, captured: Capture, model: nn.Module, example_inputs: Any, progress: Progress | None = None
 ) -> Symmetry:
     """Attach the verdict of the numeric test. Factors that fail it are dropped (their axes pinned) and reported as defects."""
-    if any(isinstance(t, Tensor) and t.is_meta for t in captured.state.values()):
+    if any(isinstance(t, Tensor) and t.is_meta for t in (*captured.state.values(), *pytree.tree_leaves(example_inputs))):
         return replace(symmetry, notes=(*symmetry.notes, "not proved by test: the model has no values (meta device)"))
     verdict = proof.check_captured(symmetry, captured, example_inputs, progress=progress)
     if verdict.passed:

@@ -10,7 +10,8 @@ from workbench.errors import WorkbenchError
 from workbench.symmetry.assembly import assemble
 from workbench.symmetry.branches import Branches, find_branches
 from workbench.symmetry.capture import Capture
-from workbench.symmetry.group import FIXED, MOVED, PinnedAxis, Stack, Symmetry, build
+from workbench.symmetry.entries import FIXED, MOVED, PinnedAxis, Stack
+from workbench.symmetry.group import Symmetry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import movable
 from workbench.symmetry.stacked import capture_stacked

@@ -8,7 +8,8 @@ from workbench.errors import unknown_name
 from workbench.symmetry.layout import coordinate, describe, factors
 
 if TYPE_CHECKING:
-    from workbench.symmetry.group import Group, Symmetry
+    from workbench.symmetry.entries import Group
+    from workbench.symmetry.group import Symmetry
     from workbench.symmetry.scaling import Scaling
 
 

@@ -136,8 +136,13 @@ class Interpreter:
         return self.opaque(operands)
 
     def _evaluate(self, node: Node, args: Any, kwargs: Any, operands: list[TensorType]) -> Any:
-        """Causal masks, position tables, aranges: nothing of the model enters, so the value itself is the best type."""
-        concrete = pytree.tree_map(lambda a: a.value if isinstance(a, TensorType) else a, (args, kwargs))
+        """Causal masks, position tables, aranges: nothing of the model enters, so the value itself is the best type.
+
+        A model on meta makes its constants there, without values; here they are made on the CPU, unless a buffer on meta enters.
+        """
+        unknown = any(operand.value.is_meta for operand in operands)
+        place = _on_meta if unknown else _off_meta
+        concrete = pytree.tree_map(lambda a: place(a.value if isinstance(a, TensorType) else a), (args, kwargs))
         try:
             with torch.no_grad():
                 value = node.target(*concrete[0], **concrete[1])
@@ -307,3 +312,11 @@ class Interpreter:
             )
         )
         return tuple(made) if isinstance(self.node.meta["val"], tuple | list) else made[0]
+
+
+def _on_meta(argument: Any) -> Any:
+    return argument.to("meta") if isinstance(argument, Tensor) else argument
+
+
+def _off_meta(argument: Any) -> Any:
+    return torch.device("cpu") if isinstance(argument, torch.device) and argument.type == "meta" else argument

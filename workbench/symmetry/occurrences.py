@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from workbench.symmetry.group import Stack, Symmetry
+from workbench.symmetry.entries import Stack
+from workbench.symmetry.group import Symmetry
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum
 
 

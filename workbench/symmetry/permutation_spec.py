@@ -38,7 +38,8 @@ class PermutationSpec:
 
         Raises where a tensor is not named, the number of axes differs, or two axes of one name differ in size.
         """
-        from workbench.symmetry.group import CONSTANT, FIXED, MOVED, TensorEntry, build
+        from workbench.symmetry.entries import CONSTANT, FIXED, MOVED, TensorEntry
+        from workbench.symmetry.group import build
 
         tensors, sizes = {}, {}
         for name, tensor in state.items():

@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from workbench.symmetry.group import Symmetry, TensorEntry, build
+from workbench.symmetry.entries import TensorEntry
+from workbench.symmetry.group import Symmetry, build
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum, factors
 
 
