@@ -153,6 +153,19 @@ def test_experts_with_weights_of_their_own_place_do_not_change_places():
     assert found.proof.passed
 
 
+@pytest.mark.parametrize(("places", "theory"), [((2, 1, 0), WREATH), ((1, 0, 2), APART)])
+def test_experts_that_read_the_router_in_another_order(places, theory):
+    """Backwards they are numbered backwards. In any other order nothing is claimed, rather than something wrong."""
+
+    def mix(net, x, p):
+        return sum(p[:, place, None] * expert(x) for place, expert in zip(places, net.experts, strict=True))
+
+    found = discover_symmetry(Experts(mix), (torch.randn(BATCH, 7),))
+    assert found.log10_order() == pytest.approx(theory)
+    assert found.proof.passed
+    assert not any("defect" in note for note in found.notes)
+
+
 def test_a_shared_expert_stays():
     class Shared(Experts):
         def __init__(self):

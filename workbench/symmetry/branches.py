@@ -75,7 +75,10 @@ def find_branches(captured: Capture) -> list[Branches]:
             continue
         terms = _terms(node, inner)
         for group in _alike(terms, movable, same):
-            branches = _Lockstep(movable, same).compare(node, group, [t for t in terms if t not in group])
+            others = [term for term in terms if term not in group]
+            # Branches that read a common tensor are numbered as they read it: forwards, or backwards.
+            tried = (_Lockstep(movable, same).compare(node, order, others) for order in (group, group[::-1]))
+            branches = next((found for found in tried if found is not None), None)
             if branches is None or (node.target is _ATEN.cat.default and branches.others):
                 continue
             if all(taken.get(p, row) == row for row in branches.stacks.values() for p in row):
