@@ -18,7 +18,7 @@ from workbench.symmetry.capture import capture
 from workbench.symmetry.entries import UNUSED
 from workbench.symmetry.group import build
 from workbench.symmetry.layout import Leaf
-from workbench.symmetry.widened import Widened
+from workbench.symmetry.widened import GraphInFloat64
 
 
 def orders(*sizes) -> float:
@@ -258,13 +258,13 @@ def test_running_a_graph_leaves_the_record_that_a_parallel_export_reads_alone(mo
     written = []
     monkeypatch.setattr(torch.fx.Interpreter, "_set_current_node", lambda self, node: written.append(node) or nullcontext())
     net, x = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), torch.randn(ROW)
-    graph = capture(net, (x,)).program.graph_module
-    inputs = [*net.parameters(), x]
+    captured = capture(net, (x,))
+    weights = {name: parameter.double() for name, parameter in net.named_parameters()}
     written.clear()
     with torch.no_grad():
-        assert torch.allclose(Widened(graph).run(*(value.double() for value in inputs))[0], net(x).double(), atol=1e-6)
+        assert torch.allclose(GraphInFloat64(captured, (x.double(),)).run(weights)[0], net(x).double(), atol=1e-6)
     assert written == []
-    torch.fx.Interpreter(graph).run(*inputs, enable_io_processing=False)
+    torch.fx.Interpreter(captured.program.graph_module).run(*net.parameters(), x, enable_io_processing=False)
     assert written  # what torch.fx's own interpreter does
 
 

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from workbench.errors import WorkbenchError
 from workbench.states import storage_key
+from workbench.symmetry.decomposition import to_core_aten
 from workbench.symmetry.failures import users_line, without_graph_dump
 from workbench.twins import require_model
 
@@ -150,8 +151,7 @@ def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dec
         with without_graph_dump():
             program = torch.export.export(model, args, kwargs, strict=False)
         if decompose:
-            _views_to_reshapes(program)
-            program = program.run_decompositions()
+            program = to_core_aten(program)
     except Exception as error:
         where = users_line(error)
         raise WorkbenchError(
@@ -217,14 +217,6 @@ def _first_line(error: Exception) -> str:
 def _shapes(inputs: Any) -> str:
     leaves = pytree.tree_leaves(inputs)
     return ", ".join(str(tuple(leaf.shape)) if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves)
-
-
-def _views_to_reshapes(program: ExportedProgram) -> None:
-    """Some decompositions have other strides than their fake tensors, and a view of them fails; views are logical here."""
-    for node in program.graph.nodes:
-        if node.op == "call_function" and node.target is torch.ops.aten.view.default:
-            node.target = torch.ops.aten.reshape.default
-    program.graph_module.recompile()
 
 
 def tied_names(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
