@@ -4,12 +4,15 @@ import itertools
 
 import pytest
 import torch
+from torch import nn
 
 from workbench.errors import WorkbenchError
+from workbench.matching import MatchingProblem, WeightMatching, align
 from workbench.matching.assignment import assign
-from workbench.matching.signed import ONE_SIGN, SignedChoice, assign_signed, descend_signed, sign_patterns
+from workbench.matching.signed import assign_signed, sign_patterns
+from workbench.symmetry import discover_symmetry
 
-ONE = torch.tensor(ONE_SIGN)
+ONE = sign_patterns([(1,)])
 
 
 def normal(seed, *shape):
@@ -75,80 +78,110 @@ def test_bad_exponents_are_refused():
         sign_patterns([(0, 2)])
 
 
-class TanhNetwork:
-    """An odd network W_L tanh(… tanh(W_0 x)) as the descent sees it: a sign on every axis of every hidden factor."""
-
-    def __init__(self, a, b):
-        self.a, self.b = a, b
-        self.factors = [f"h{i}" for i in range(len(a) - 1)]
-        self.sign_patterns = dict.fromkeys(self.factors, ONE)
-
-    def moved(self, choice, i, *, out=True, into=True):
-        w = self.b[i]
-        if out and i < len(self.factors):
-            w = (1 - 2 * choice.patterns[f"h{i}"])[:, None] * w[choice.permutations[f"h{i}"]]
-        if into and i:
-            w = (1 - 2 * choice.patterns[f"h{i - 1}"]) * w[:, choice.permutations[f"h{i - 1}"]]
-        return w
-
-    def scores(self, factor, choice):
-        i = int(factor[1:])
-        rows = self.a[i] @ self.moved(choice, i, out=False).T
-        return (rows + self.a[i + 1].T @ self.moved(choice, i + 1, into=False))[None]
-
-    def objective(self, choice):
-        return sum(float((a * self.moved(choice, i)).sum()) for i, a in enumerate(self.a))
-
-    def identity(self):
-        shapes = {name: self.a[i].shape[0] for i, name in enumerate(self.factors)}
-        return SignedChoice({n: torch.arange(k) for n, k in shapes.items()}, {n: torch.zeros(k).long() for n, k in shapes.items()})
+class Tanh(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Linear(9, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 20), nn.Tanh(), nn.Linear(20, 4))
 
 
-def widths(*sizes):
-    return list(itertools.pairwise(sizes))
+class Stream(nn.Module):
+    """A residual stream under an RMS norm: one sign for a channel in its readers and writers, another in the norm's gain."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.norm, self.out = nn.Linear(9, 12), nn.RMSNorm(12), nn.Linear(12, 4)
+        self.up, self.down = nn.Linear(12, 16), nn.Linear(16, 12)
+
+    def forward(self, x):
+        h = self.read(x)
+        return self.out(self.norm(h + self.down(torch.tanh(self.up(self.norm(h))))))
 
 
-def test_planted_signed_permutations_are_found():
-    """The plain assignment (patterns of one row) cannot reach the planted objective: the control."""
+class Heads(nn.Module):
+    """Attention of three heads: signs of values inside each head, and of queries with keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(9, 15), nn.Linear(9, 15), nn.Linear(9, 15), nn.Linear(15, 4))
+
+    def forward(self, x):
+        q, k, v = (part(x).view(*x.shape[:2], 3, 5).transpose(1, 2) for part in (self.q, self.k, self.v))
+        y = torch.softmax(q @ k.mT, -1) @ v
+        return self.o(y.transpose(1, 2).flatten(2))
+
+
+NETWORKS = {"tanh": (Tanh, (2, 9)), "stream": (Stream, (2, 9)), "heads": (Heads, (2, 7, 9))}
+
+
+def random_state(model, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return {n: torch.randn(t.shape, generator=generator, dtype=torch.float64) for n, t in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_planted_permutations_and_signs_are_found(name):
+    """The group without signs cannot reach the planted objective: the control."""
+    build, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build().double()
+    inputs = (torch.randn(shape, dtype=torch.float64),)
+    signed, plain = discover_symmetry(model, inputs, signs=True), discover_symmetry(model, inputs)
+    assert signed.sign_bits > 0
     for seed in range(5):
-        a = [normal(10 * seed + i, n, m) for i, (m, n) in enumerate(widths(9, 20, 20, 20, 4))]
-        planted = TanhNetwork(a, a)
-        generator = torch.Generator().manual_seed(seed)
-        choice = SignedChoice(
-            {n: torch.randperm(20, generator=generator) for n in planted.factors},
-            {n: torch.randint(0, 2, (20,), generator=generator) for n in planted.factors},
-        )
-        b = [planted.moved(choice, i) for i in range(len(a))]
-        x = normal(seed, 9, 6)
-
-        def run(weights, x=x):
-            for w in weights[:-1]:
-                x = torch.tanh(w @ x)
-            return weights[-1] @ x
-
-        assert (run(a) - run(b)).abs().max() < 1e-12
-        problem = TanhNetwork(a, b)
-        best = sum(float(w.square().sum()) for w in a)
-        found = descend_signed(problem, problem.identity(), generator=generator)
+        anchor = random_state(model, seed)
+        moving = signed.apply(signed.sample(seed), anchor)
+        matcher = WeightMatching(start="anchored")
+        found = align(signed, anchor, moving, matcher, seed=seed, model=model, inputs=inputs)
+        best = sum(float(anchor[n].square().sum()) for n in anchor)
+        assert found.objective == pytest.approx(best, rel=1e-9)
+        assert found.distance_after < 1e-9 * found.distance_before
+        assert found.preservation.passed
         assert found.converged
-        assert found.objectives[-1] == pytest.approx(best, rel=1e-9)
-        assert list(found.objectives) == sorted(found.objectives)
-        assert all((problem.moved(found.choice, i) - a[i]).abs().max() == 0 for i in range(len(a)))
-        problem.sign_patterns = dict.fromkeys(problem.factors, ONE[:1])
-        assert descend_signed(problem, problem.identity(), generator=generator).objectives[-1] < 0.8 * best
+        assert any("were negated" in note for note in found.notes)
+        objectives = [step.objective for step in found.history]
+        assert objectives == sorted(objectives)
+        assert align(plain, anchor, moving, matcher, seed=seed).objective < 0.8 * best
 
 
-def test_descent_never_beats_brute_force_and_sometimes_meets_it():
-    met = 0
+@pytest.mark.parametrize("name", NETWORKS)
+def test_unrelated_networks_come_at_least_as_close_with_signs(name):
+    build, shape = NETWORKS[name]
+    torch.manual_seed(0)
+    model = build().double()
+    inputs = (torch.randn(shape, dtype=torch.float64),)
+    signed, plain = discover_symmetry(model, inputs, signs=True), discover_symmetry(model, inputs)
+    more = 0
+    for seed in range(5):
+        anchor, moving = random_state(model, 2 * seed), random_state(model, 2 * seed + 1)
+        first = align(signed, anchor, moving, WeightMatching(restarts=2), seed=seed, model=model, inputs=inputs)
+        assert first.preservation.passed
+        problem = MatchingProblem(signed, anchor, moving)
+        assert first.objective == pytest.approx(problem.objective(first.element), rel=1e-12)
+        floats = {n: first.aligned[n] for n in problem.names}
+        assert first.objective == pytest.approx(sum(float((anchor[n] * w).sum()) for n, w in floats.items()), rel=1e-9)
+        more += first.objective > align(plain, anchor, moving, WeightMatching(restarts=2), seed=seed).objective
+    assert more >= 4
+
+
+def test_descent_never_beats_brute_force_and_meets_it_with_one_factor():
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Tanh(), nn.Linear(3, 2, bias=False)).double()
+    symmetry = discover_symmetry(model, (torch.randn(2, 3, dtype=torch.float64),), signs=True)
+    (factor,), (sign,) = symmetry.groups, symmetry.scalings
     for seed in range(6):
-        a, b = ([normal(20 * seed + 7 * k + i, n, m) for i, (m, n) in enumerate(widths(3, 3, 2))] for k in (0, 1))
-        problem = TanhNetwork(a, b)
+        anchor, moving = random_state(model, 2 * seed), random_state(model, 2 * seed + 1)
+        problem = MatchingProblem(symmetry, anchor, moving)
         best = max(
-            problem.objective(SignedChoice({"h0": torch.tensor(p)}, {"h0": torch.tensor(s)}))
+            problem.objective(symmetry.element({factor: p}, {sign: s}))
             for p in itertools.permutations(range(3))
-            for s in itertools.product((0, 1), repeat=3)
+            for s in itertools.product((1.0, -1.0), repeat=3)
         )
-        found = descend_signed(problem, problem.identity(), generator=torch.Generator().manual_seed(0)).objectives[-1]
-        assert found <= best + 1e-12
-        met += found == pytest.approx(best)
-    assert met == 6, "with one factor the descent is one exact assignment"
+        assert align(symmetry, anchor, moving).objective == pytest.approx(best, rel=1e-12)
+
+
+def test_positive_scales_are_left_at_one():
+    """They may be of any size, and a sum of products would grow with them without end."""
+    model = nn.Sequential(nn.Linear(9, 20), nn.ReLU(), nn.Linear(20, 4)).double()
+    symmetry = discover_symmetry(model, (torch.randn(2, 9, dtype=torch.float64),), scales=True, signs=True)
+    assert symmetry.scale_dimension == 20
+    anchor = random_state(model, 0)
+    found = align(symmetry, anchor, symmetry.apply(symmetry.sample(1), anchor), WeightMatching(restarts=3))
+    assert all(bool((values == 1).all()) for values in found.element.scales.values())

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from workbench.matching.problem import MatchingProblem, moved
+from workbench.matching.problem import MatchingProblem
 from workbench.matching.wreath import Similarity, can_move
 from workbench.symmetry.element import Element
 
@@ -197,8 +197,8 @@ def _table(problem: MatchingProblem, pair: HeadPair, element: Element) -> Tensor
 
 def _factors(problem: MatchingProblem, side: Side, element: Element) -> tuple[Tensor, Tensor]:
     """The projection in A and in B as (H or 1, R or 1, d, rest), B moved on the axes in rest only; the bias is a last column."""
-    first, second = problem.blocks[side.block]
-    held = moved(second, element, [d for d in (side.head, side.row, side.inside) if d is not None])
+    first = problem.blocks[side.block][0]
+    held = problem.moved(side.block, element, [d for d in (side.head, side.row, side.inside) if d is not None])
     out = [_ordered(view, side.head, side.row, side.inside) for view in (first.view, held)]
     if side.bias is not None:
         bias = problem.blocks[side.bias]

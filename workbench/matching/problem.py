@@ -5,11 +5,13 @@
 
 where mat_a brings axis a to the front and B̃_k is B_k already moved on every *other* axis (Ainsworth et al., arXiv 2209.04836,
 section 3.2). It works on ``layout.blocks``, so flattened convolutions, concatenations and dependent factors need no extra case.
+Signs, where the symmetry has them, are searched along with the permutations (``signed``); positive scales are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -20,7 +22,8 @@ from workbench.errors import WorkbenchError
 from workbench.states import StateDict
 from workbench.symmetry.element import Element
 from workbench.symmetry.group import Symmetry
-from workbench.symmetry.layout import Block, blocks
+from workbench.symmetry.layout import Block, Layout, blocks
+from workbench.symmetry.scaling import SIGN, Scaling, along, scaled_axes
 
 # Running statistics describe data, not weights: π moves them, but they must not pull on the match. A discovered symmetry knows
 # its buffers; one made from a hand-written specification does not, and goes by these names.
@@ -64,6 +67,7 @@ class MatchingProblem:
         self.blocks: list[tuple[Block, Block]] = []
         self.sources: list[tuple[str, int]] = []  # of each block: its tensor, and which part of that tensor it is
         self.occurrences: dict[str, list[tuple[int, int]]] = {name: [] for name in symmetry.groups}
+        self.signs: list[list[tuple[Scaling, int]]] = []  # of each block: the signs that negate entries of it, and along which axis
         self.constant = 0.0
         counted = set(self.names)
         for piece in symmetry.pieces():
@@ -72,6 +76,7 @@ class MatchingProblem:
             first, second = (
                 piece.gather(state).detach().to(self.device, torch.float64).contiguous() for state in (anchor, moving)
             )
+            negated = _negated(symmetry, piece.names[0], first, piece.layouts)
             for part, pair in enumerate(zip(blocks(first, piece.layouts), blocks(second, piece.layouts), strict=True)):
                 labels = [label for label in pair[0].labels if label in symmetry.groups]
                 if not labels:
@@ -81,6 +86,7 @@ class MatchingProblem:
                     if label in symmetry.groups:
                         self.occurrences[label].append((len(self.blocks), axis))
                 self.blocks.append(pair)
+                self.signs.append(negated.get(part, []))
                 self.sources.append((piece.names[0], part))
 
     def without_biases(self) -> MatchingProblem:
@@ -114,9 +120,42 @@ class MatchingProblem:
 
     def objective(self, element: Element, *, skip: Collection[int] = ()) -> float:
         """Σ_k ⟨A_k, π(B_k)⟩ over the tensors that count, in float64; skip: numbers of blocks to leave out."""
-        counted = (pair for index, pair in enumerate(self.blocks) if index not in skip)
-        total = sum((a.view * element.apply_to_block(b)).sum() for a, b in counted)
+        counted = (index for index in range(len(self.blocks)) if index not in skip)
+        total = sum((self.blocks[index][0].view * self.moved(index, element)).sum() for index in counted)
         return self.constant + float(total)
+
+    def moved(self, index: int, element: Element, skip: Iterable[int] = ()) -> Tensor:
+        """The moving model's block moved, and negated, on every axis but those in ``skip``."""
+        block, held = self.blocks[index][1], set(skip)
+        labels = tuple(None if axis in held else label for axis, label in enumerate(block.labels))
+        view = element.apply_to_block(Block(block.view, labels, block.origin))
+        for sign, axis in self.signs[index]:
+            values = element.scales.get(sign.name)
+            if axis not in held and values is not None and bool((values < 0).any()):
+                view = view * along(block, axis, sign, values.to(view.device, view.dtype))
+        return view
+
+    @cached_property
+    def sign_names(self) -> dict[str, tuple[str, ...]]:
+        """Factor -> its signs that are searched. Not those of whole heads, which are all signs inside a head at once, nor those
+        of units whose order is fixed."""
+        found: dict[str, list[str]] = {name: [] for name in self.symmetry.groups}
+        for name, scaling in self.symmetry.scalings.items():
+            group = self.symmetry.groups.get(scaling.factor)
+            if scaling.kind == SIGN and group is not None and group.over == scaling.over and not self.dependents[scaling.factor]:
+                found[scaling.factor].append(name)
+        return {name: tuple(names) for name, names in found.items()}
+
+    def exponents(self, factor: str, index: int, axis: int) -> tuple[int, ...]:
+        """Which of the signs of ``factor`` negate this block along this axis: 0 or 1 for each."""
+        acting = {sign.name for sign, along_axis in self.signs[index] if along_axis == axis}
+        return tuple(int(name in acting) for name in self.sign_names[factor])
+
+    def searched(self, element: Element) -> Element:
+        """``element`` with its permutations and those of its signs that are searched; everything else as it is."""
+        signs = {name for names in self.sign_names.values() for name in names if name in element.scales}
+        scales = {**self.symmetry.identity().scales, **{name: element.scales[name] for name in signs}}
+        return replace(element, scales=scales, actions=self.symmetry.scalings)
 
     def work(self, factor: str) -> float:
         """Rough multiply-adds of one visit: the products that build the cost matrix, and the cube of the assignment."""
@@ -125,11 +164,14 @@ class MatchingProblem:
         return products + group.copies * group.size**3
 
 
-def moved(block: Block, element: Element, skip: Iterable[int]) -> Tensor:
-    """The block moved on every axis but those in ``skip``."""
-    held = set(skip)
-    labels = tuple(None if axis in held else label for axis, label in enumerate(block.labels))
-    return element.apply_to_block(Block(block.view, labels, block.origin))
+def _negated(symmetry: Symmetry, piece: str, tensor: Tensor, layouts: Iterable[Layout]) -> dict[int, list[tuple[Scaling, int]]]:
+    """Number of a block of the piece -> the signs with an odd power there."""
+    layouts, found = tuple(layouts), {}
+    for scaling in symmetry.scalings.values():
+        for part, _, axis, power in scaled_axes(tensor, layouts, piece, scaling) if scaling.kind == SIGN else ():
+            if power % 2:
+                found.setdefault(part, []).append((scaling, axis))
+    return found
 
 
 class CostMatrices:
@@ -137,33 +179,39 @@ class CostMatrices:
 
     def __init__(self, problem: MatchingProblem) -> None:
         self._problem = problem
-        self._shares: dict[tuple[int, int], tuple[tuple[Tensor, ...], Tensor]] = {}
+        self._shares: dict[tuple[int, int], tuple[tuple[Tensor | None, ...], Tensor]] = {}
 
     def of(self, factor: str, element: Element, *, only: set[str] | None = None) -> Tensor | None:
         """C of shape (*sizes of the factors it is over, n, n): ``C[β][i, j]`` for destination unit i and source unit j of copy β.
 
         only: use just the blocks whose other factors all lie in this set (None where there is no such block).
         """
-        total = None
+        shares = self.by_signs(factor, element, only=only)
+        return sum(shares.values()) if shares else None  # type: ignore[return-value]
+
+    def by_signs(self, factor: str, element: Element, *, only: set[str] | None = None) -> dict[tuple[int, ...], Tensor]:
+        """C apart for each set of blocks that the signs of ``factor`` act on alike: their exponents -> C, no sign applied."""
+        found: dict[tuple[int, ...], Tensor] = {}
         for index, axis in self._problem.occurrences[factor]:
             labels = self._problem.blocks[index][0].labels
             others = tuple(label for d, label in enumerate(labels) if d != axis and label in self._problem.symmetry.groups)
             if only is not None and not set(others) <= only:
                 continue
             share = self._share(index, axis, factor, others, element)
-            total = share if total is None else total + share
-        return total
+            exponents = self._problem.exponents(factor, index, axis)
+            found[exponents] = found[exponents] + share if exponents in found else share
+        return found
 
     def _share(self, index: int, axis: int, factor: str, others: tuple[str, ...], element: Element) -> Tensor:
         # Unchanged permutations are the same tensor objects, so identity tells whether a share is still valid.
-        depends = tuple(element.permutations[name] for name in others)
+        signs = (element.scales.get(sign.name) for sign, d in self._problem.signs[index] if d != axis)
+        depends = (*(element.permutations[name] for name in others), *signs)
         known = self._shares.get((index, axis))
         if known is not None and all(a is b for a, b in zip(known[0], depends, strict=True)):
             return known[1]
-        first, second = self._problem.blocks[index]
+        first = self._problem.blocks[index][0]
         outer = [first.coordinate_of(axis, name) for name in self._problem.symmetry.groups[factor].over]
-        held = [axis]
-        share = front(first.view, outer, axis) @ front(moved(second, element, held), outer, axis).mT
+        share = front(first.view, outer, axis) @ front(self._problem.moved(index, element, [axis]), outer, axis).mT
         self._shares[index, axis] = depends, share
         return share
 

@@ -13,17 +13,17 @@ For one sign that acts everywhere this is |C|; with scores C₀ (not touched) an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from workbench.errors import WorkbenchError
-from workbench.matching.assignment import ROUNDING, assign
-
-ONE_SIGN = ((1,), (-1,))
+from workbench.matching.assignment import ROUNDING, assign, assign_copies
+from workbench.matching.problem import CostMatrices, MatchingProblem
+from workbench.symmetry.element import Element
 
 
 def sign_patterns(exponents: Sequence[Sequence[int]]) -> Tensor:
@@ -42,7 +42,7 @@ def assign_signed(scores: Tensor, patterns: Tensor, permutation: Tensor, chosen:
     """The best permutation and sign pattern of every unit, and the gain over the present ones.
 
     scores: (E, n, n), one for each set of tensors that signs act on alike; patterns: (S, E) of ±1, see ``sign_patterns``
-    (``ONE_SIGN`` for one sign on everything); permutation: (n,), the present one; chosen: (n,), the row of ``patterns`` that each
+    (one sign on everything: [[1], [−1]]); permutation: (n,), the present one; chosen: (n,), the row of ``patterns`` that each
     destination unit has now. A unit changes place or sign only where that gains more than rounding; where nothing gains, the
     arguments come back with gain 0.
     """
@@ -62,54 +62,52 @@ def assign_signed(scores: Tensor, patterns: Tensor, permutation: Tensor, chosen:
     return new, pattern, gain
 
 
-@dataclass(frozen=True)
-class SignedChoice:
-    """permutations, patterns: factor -> (n,) int64; patterns are rows of that factor's ``patterns``."""
+def solve(
+    problem: MatchingProblem, costs: CostMatrices, name: str, element: Element, *, only: set[str] | None = None
+) -> tuple[Element, float]:
+    """``element`` with the best arrangement, and the best signs, of the units of one factor, all others held; and the gain.
 
-    permutations: Mapping[str, Tensor]
-    patterns: Mapping[str, Tensor]
-
-
-class SignedProblem(Protocol):
-    """What the descent needs to know of two models: factors in visiting order, their sign patterns, and two functions.
-
-    scores: with all other factors held, the (E, n, n) scores of one factor, in which the objective is linear.
+    The gain is exact where the factor is not quadratic. only: see ``CostMatrices.of``. The element itself comes back, with gain
+    0, where nothing gains.
     """
+    old = element.permutations[name]
+    shares = costs.by_signs(name, element, only=only)
+    if not shares:
+        return element, 0.0
+    signs = problem.sign_names[name]
+    if not signs:
+        new, gain = assign_copies(sum(shares.values()), old)
+        return (element, 0.0) if new is old else (replace(element, permutations={**element.permutations, name: new}), gain)
+    scores, patterns = torch.stack(list(shares.values())), sign_patterns(list(shares))
+    chosen, total = _chosen(element, signs, old.shape), 0.0
+    units, kinds = old.clone(), chosen.clone()
+    for copy in np.ndindex(old.shape[:-1]):
+        units[copy], kinds[copy], gain = assign_signed(scores[(slice(None), *copy)], patterns, old[copy], chosen[copy])
+        total += gain
+    if total <= 0:
+        return element, 0.0
+    return _with_signs(replace(element, permutations={**element.permutations, name: units}), signs, kinds), total
 
-    factors: Sequence[str]
-    sign_patterns: Mapping[str, Tensor]
 
-    def scores(self, factor: str, choice: SignedChoice) -> Tensor: ...
-
-    def objective(self, choice: SignedChoice) -> float: ...
-
-
-@dataclass(frozen=True)
-class SignedMatch:
-    """choice: a local optimum where ``converged``; objectives: after every sweep, the start first."""
-
-    choice: SignedChoice
-    objectives: tuple[float, ...]
-    converged: bool
+def resigned(problem: MatchingProblem, costs: CostMatrices, name: str, element: Element) -> Element:
+    """``element`` with the best signs for the units of one factor where they stand now."""
+    signs, shares = problem.sign_names[name], costs.by_signs(name, element)
+    if not signs or not shares:
+        return element
+    at = element.permutations[name].unsqueeze(-1)
+    here = torch.stack([share.cpu().gather(-1, at).squeeze(-1) for share in shares.values()])
+    values = torch.einsum("se,e...->s...", sign_patterns(list(shares)).to(here.dtype), here)
+    return _with_signs(element, signs, values.argmax(0))
 
 
-def descend_signed(
-    problem: SignedProblem, start: SignedChoice, *, generator: torch.Generator, max_sweeps: int = 100, tolerance: float = 1e-9
-) -> SignedMatch:
-    """Coordinate descent: one signed assignment after another in a random order, until no factor gains more than
-    tolerance · max(1, |objective|)."""
-    choice, objectives = start, [problem.objective(start)]
-    for _ in range(max_sweeps):
-        changed = False
-        for index in torch.randperm(len(problem.factors), generator=generator).tolist():
-            name = problem.factors[index]
-            permutation, pattern = choice.permutations[name], choice.patterns[name]
-            score = problem.scores(name, choice)
-            new, signs, gain = assign_signed(score, problem.sign_patterns[name], permutation, pattern)
-            if gain > tolerance * max(1.0, abs(objectives[-1])):
-                choice = SignedChoice({**choice.permutations, name: new}, {**choice.patterns, name: signs})
-                changed = True
-        objectives.append(problem.objective(choice))
-        if not changed:
-            return SignedMatch(choice, tuple(objectives), converged=True)
-    return SignedMatch(choice, tuple(objectives), converged=False)
+def _chosen(element: Element, signs: Sequence[str], shape: Sequence[int]) -> Tensor:
+    """Of every unit, the row of ``sign_patterns`` that its signs are: the first sign is the highest binary digit."""
+    row = torch.zeros(shape, dtype=torch.int64)
+    for name in signs:
+        row = 2 * row + (element.scales[name] < 0 if name in element.scales else 0)
+    return row
+
+
+def _with_signs(element: Element, signs: Sequence[str], rows: Tensor) -> Element:
+    digits = {name: (rows >> (len(signs) - 1 - number)) & 1 for number, name in enumerate(signs)}
+    return replace(element, scales={**element.scales, **{name: 1.0 - 2.0 * digit.double() for name, digit in digits.items()}})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from workbench.matching import wreath
-from workbench.matching.assignment import assign_copies
 from workbench.matching.problem import CostMatrices, MatchingProblem
+from workbench.matching.signed import solve
 from workbench.symmetry.element import Element
 
 
@@ -25,10 +25,7 @@ def anchored_start(problem: MatchingProblem) -> Element:
         if name in together:
             element = wreath.propose(problem, name, element, only=known).element
         else:
-            score = costs.of(name, element, only=known)
-            if score is not None:
-                new, _ = assign_copies(score, element.permutations[name])
-                element = Element({**element.permutations, name: new}, element.over)
+            element, _ = solve(problem, costs, name, element, only=known)
         left.discard(name)
         known |= {name, *problem.dependents[name]}
     return element

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from workbench.errors import Cancelled, WorkbenchError
 from workbench.matching import heads, wreath
-from workbench.matching.assignment import assign_copies
 from workbench.matching.matcher import Match, MatchStep, matcher
 from workbench.matching.problem import CostMatrices, MatchingProblem
+from workbench.matching.signed import solve
 from workbench.matching.starts import anchored_start
 from workbench.progress import Progress, Reporter
 from workbench.symmetry.element import Element
@@ -26,6 +27,9 @@ from workbench.symmetry.element import Element
 @dataclass(frozen=True)
 class WeightMatching:
     """Weight matching by coordinate descent: no data, seconds.
+
+    Where the symmetry has signs (``discover_symmetry(..., signs=True)``), every visit also chooses the signs of the factor's units,
+    by an assignment on absolute values (``workbench.matching.signed``). Positive scales stay at 1: ``min_mass`` takes them out.
 
     max_sweeps: visits of every factor at most; tolerance: a move counts when the objective grows by more than
     tolerance · max(1, |objective|), all in float64; order: "random" (a fresh order each sweep, from the seed) or "given";
@@ -93,8 +97,8 @@ class _Search:
 
     def __init__(self, problem: MatchingProblem, start: Element, settings: WeightMatching, reporter: Reporter) -> None:
         self.problem, self.settings, self.reporter = problem, settings, reporter
-        self.element, self.costs = start, CostMatrices(problem)
-        self.objective = problem.objective(start)
+        self.element, self.costs = problem.searched(start), CostMatrices(problem)
+        self.objective = problem.objective(self.element)
         self.history = [MatchStep(0, "", self.objective, 0.0, 0, reporter.seconds)]
         self.waiting = {name for name, places in problem.occurrences.items() if places}
         self.sweeps = 0
@@ -157,14 +161,8 @@ class _Search:
         return self._accept(name, candidate, gain)
 
     def _solve(self, name: str) -> tuple[Element, float]:
-        """One assignment per copy; the summed gain is exact where the factor is not quadratic."""
-        old = self.element.permutations[name]
-        score = self.costs.of(name, self.element)
-        assert score is not None
-        new, gain = assign_copies(score, old)
-        if new is old:
-            return self.element, 0.0
-        return Element({**self.element.permutations, name: new}, self.element.over), gain
+        """One assignment per copy, signs included; the summed gain is exact where the factor is not quadratic."""
+        return solve(self.problem, self.costs, name, self.element)
 
     def _outer(self, name: str) -> Element:
         if not wreath.can_move(self.problem, name):
@@ -178,8 +176,7 @@ class _Search:
             return 0.0, 0
         changed = 0
         for factor in (name, *self.problem.dependents[name]):
-            old, new = self.element.permutations[factor], candidate.permutations[factor]
-            moved = int((old != new).sum())
+            moved = int(self._changed(factor, candidate).sum())
             if moved:
                 changed += moved
                 self._wake(factor)
@@ -194,6 +191,13 @@ class _Search:
                 self.waiting.add(name)
         self.element = candidate
         return gain, changed
+
+    def _changed(self, factor: str, candidate: Element) -> Tensor:
+        """Which units of ``factor`` have another source, or another sign, in ``candidate``."""
+        changed = self.element.permutations[factor] != candidate.permutations[factor]
+        for name in self.problem.sign_names[factor]:
+            changed = changed | (self.element.scales[name] != candidate.scales[name])
+        return changed
 
     def _wake(self, factor: str) -> None:
         """The factors whose best arrangement depends on that of ``factor``."""
@@ -220,6 +224,11 @@ class _Search:
 
     def result(self) -> Match:
         notes = [f"{name} was left where it is: its dependent factors depend on others too" for name in self.left_alone]
+        for name, signs in self.problem.sign_names.items():
+            values = [self.element.scales[sign] for sign in signs]
+            if values and any(bool((value < 0).any()) for value in values):
+                negated = int(torch.stack(values).lt(0).any(0).sum())
+                notes.append(f"{negated} of {values[0].numel()} units of {name} were negated")
         if self.settings.head_similarity == "invariant":
             ordered = ", ".join(self.pairs)
             notes.append(f"ordered by invariant products: {ordered or 'nothing, no factor has pairs of projections'}")

@@ -14,14 +14,15 @@ that the tensors with a single dependent factor give.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from workbench.matching.assignment import assign
-from workbench.matching.problem import MatchingProblem, moved
+from workbench.matching.problem import CostMatrices, MatchingProblem
+from workbench.matching.signed import resigned, sign_patterns
 from workbench.symmetry.element import Element
 
 ROUNDS = 8
@@ -31,11 +32,13 @@ KEPT_ENTRIES = 2**27
 
 @dataclass(frozen=True)
 class Piece:
-    """One block seen from the outer axis: both of shape (H, *inner sizes, rest); inner: the dependent factor of each inner axis."""
+    """One block seen from the outer axis: both of shape (H, *inner sizes, rest); inner: the dependent factor of each inner axis;
+    exponents: for each inner axis, which of that factor's signs negate the block along it."""
 
     anchor: Tensor
     moving: Tensor
     inner: tuple[str, ...]
+    exponents: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,10 @@ def propose(
         inside = _rest(pieces(problem, factor, element, only=only), outer, inside, left)
     for name in problem.dependents[factor]:
         new[name] = torch.stack([arrangement[name] for arrangement in inside])
-    return Proposal(Element(new, element.over), gain if similarity is not None else None)
+    moved = replace(element, permutations=new)
+    for name in problem.dependents[factor]:
+        moved = resigned(problem, CostMatrices(problem), name, moved)
+    return Proposal(moved, gain if similarity is not None else None)
 
 
 def pieces(
@@ -115,23 +121,23 @@ def pieces(
     out = []
     dependents = problem.dependents[factor]
     for index, axis in problem.occurrences[factor]:
-        first, second = problem.blocks[index]
+        first = problem.blocks[index][0]
         others = {label for label in first.labels if label in problem.symmetry.groups} - {factor, *dependents}
         if index in skip or (only is not None and not others <= set(only)):
             continue
         inner = [d for d, label in enumerate(first.labels) if label in dependents and first.coordinate_of(d, factor) == axis]
-        held = moved(second, element, [axis, *inner])
+        held = problem.moved(index, element, [axis, *inner])
         order = [axis, *inner, *[d for d in range(held.dim()) if d != axis and d not in inner]]
         shape = [held.shape[d] for d in (axis, *inner)]
         names = tuple(first.labels[d] for d in inner)
-        out.append(
-            Piece(first.view.permute(order).reshape(*shape, -1), held.permute(order).reshape(*shape, -1), names)  # type: ignore[arg-type]
-        )
+        signs = tuple(problem.exponents(name, index, d) for name, d in zip(names, inner, strict=True))  # type: ignore[arg-type]
+        anchor, moving = (view.permute(order).reshape(*shape, -1) for view in (first.view, held))
+        out.append(Piece(anchor, moving, names, signs))  # type: ignore[arg-type]
     return out
 
 
 class _Scores:
-    """S_f for one dependent factor f: for copies β, σ the n × n gains of reading unit j of σ as unit i of β."""
+    """S_f for one dependent factor f: for copies β, σ the n × n gains of reading unit j of σ as unit i of β, at best signs."""
 
     def __init__(self, parts: list[Piece], extra: Tensor | None) -> None:
         self._parts, self._extra = parts, None if extra is None else extra.cpu()
@@ -147,12 +153,18 @@ class _Scores:
         self.bounds = torch.stack(rows)
 
     def _compute(self, to: int, source: int | slice) -> Tensor:
-        total = 0 if self._extra is None else self._extra[to, source]
+        shares: dict[tuple[int, ...], Tensor] = {}
         for part in self._parts:
             a, b = part.anchor[to], part.moving[source]
             product = (a @ b.flatten(0, -2).mT).unflatten(-1, b.shape[:-1])
-            total = total + (product.movedim(0, -2) if product.dim() == 3 else product).cpu()
-        return total  # type: ignore[return-value]
+            product = (product.movedim(0, -2) if product.dim() == 3 else product).cpu()
+            signs = part.exponents[0]
+            shares[signs] = shares[signs] + product if signs in shares else product
+        extra = 0 if self._extra is None else self._extra[to, source]
+        if not any(any(signs) for signs in shares):
+            return sum(shares.values(), extra)  # type: ignore[return-value]
+        patterns = sign_patterns(list(shares)).to(torch.float64)
+        return extra + torch.einsum("se,e...->s...", patterns, torch.stack(list(shares.values()))).amax(0)
 
     def at(self, to: int, source: int) -> Tensor:
         return self._compute(to, source) if self._rows is None else self._rows[to][source]
