@@ -254,39 +254,3 @@ def test_wrong_numbers_are_refused():
         symmetry.element({}, {sign: torch.full((D,), 0.5)})
     with pytest.raises(WorkbenchError, match="No scaling is called"):
         symmetry.element({}, {"other": torch.ones(D)})
-
-
-def test_factors_between_linear_maps_are_reported_with_their_general_linear_group():
-    def reported(make, inputs):
-        found = discover_symmetry(make(), inputs, scales=True)
-        return {(f.size, f.copies, frozenset(f.tensors)) for f in found.linear}
-
-    values = (4, 2, frozenset({"v.weight", "o.weight"}))
-    assert reported(Attention, WORDS) == {values, (4, 2, frozenset({"q.weight", "k.weight"}))}
-    # rotations and norms stand between queries and keys, and an activation between the layers
-    assert reported(lambda: Attention(rotary=True), WORDS) == {values}
-    assert reported(lambda: Attention(norm=True), WORDS) == {values}
-    assert reported(lambda: pointwise(nn.Identity()), X) == {(D, 1, frozenset({"0.weight", "0.bias", "2.weight"}))}
-    assert reported(lambda: pointwise(nn.ReLU()), X) == set()
-    assert reported(lambda: Net(gated, gate=nn.Linear(5, D), up=nn.Linear(5, D), down=nn.Linear(D, 3)), X) == set()
-
-
-def test_what_is_reported_acts():
-    """Any invertible matrix between value and output projections of a head keeps the function; of a ReLU layer it does not."""
-    torch.manual_seed(0)
-    net = Attention().double()
-    x = torch.randn(2, 3, 5, dtype=torch.float64)
-    before = net(x)
-    bases = torch.randn(2, 4, 4, dtype=torch.float64)
-    with torch.no_grad():
-        net.v.weight.copy_(torch.einsum("hij,hjd->hid", bases, net.v.weight.view(2, 4, D)).reshape(8, D))
-        net.o.weight.copy_(torch.einsum("dhi,hij->dhj", net.o.weight.view(D, 2, 4), torch.linalg.inv(bases)).reshape(D, 8))
-    torch.testing.assert_close(net(x), before, rtol=1e-9, atol=1e-11)
-    mlp = pointwise(nn.ReLU()).double()
-    base = torch.randn(D, D, dtype=torch.float64)
-    before = mlp(x[:, 0])
-    with torch.no_grad():
-        mlp[0].weight.copy_(base @ mlp[0].weight)
-        mlp[0].bias.copy_(base @ mlp[0].bias)
-        mlp[2].weight.copy_(mlp[2].weight @ torch.linalg.inv(base))
-    assert float((mlp(x[:, 0]) - before).abs().max()) > 1e-3

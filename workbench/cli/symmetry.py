@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         "groups": {name: _group(group) for name, group in found.groups.items()},
         "pinned": [[axis.tensor, axis.axis, axis.reason] for axis in found.pinned],
         "scalings": {name: scaling.to_json() for name, scaling in found.scalings.items()},
-        "linear": [[factor.factor, factor.size, factor.copies, factor.tensors] for factor in found.linear],
+        "linear": [factor.to_json() for factor in found.linear],
         "unknown_ops": found.unknown_ops,
         "tied": found.aliases,
         "notes": found.notes,
@@ -111,8 +111,8 @@ def _summary(found: Symmetry) -> list[str]:
     if found.scalings:
         lines.append(f"scales: {found.scale_dimension} positive numbers, {found.sign_bits} signs; --explain says of what")
     if found.linear:
-        words = ", ".join(f"GL({f.size}){f' × {f.copies}' if f.copies > 1 else ''} of {coordinate(f.factor)}" for f in found.linear)
-        lines.append(f"only linear maps on both sides (reported, not searched): {words}")
+        words = ", ".join(f"{f.symbol} of {f.tensors[0]}" for f in found.linear)
+        lines.append(f"changes of basis (reported, not searched): {words}")
     if found.pinned:
         tensors = len({axis.tensor for axis in found.pinned})
         lines.append(

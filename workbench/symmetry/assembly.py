@@ -10,10 +10,11 @@ from typing import Any
 from workbench.symmetry.capture import MOVABLE, Capture
 from workbench.symmetry.degrees import Power, find_powers, without_contained
 from workbench.symmetry.dependence import Dependence, acyclic, join, joint_pairs
-from workbench.symmetry.entries import CONSTANT, FIXED, MOVED, UNUSED, LinearFactor, PinnedAxis, TensorEntry
+from workbench.symmetry.entries import CONSTANT, FIXED, MOVED, UNUSED, PinnedAxis, TensorEntry
 from workbench.symmetry.group import Symmetry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import Layout, Leaf, Product, Sum, movable
+from workbench.symmetry.linear import LinearFactor
 from workbench.symmetry.scaling import Scaling
 from workbench.symmetry.trees import Atom, Cat, Prod, Tree, atoms, normalise
 
@@ -77,12 +78,12 @@ def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = 
         notes=tuple(notes),
         outputs=None if captured.wanted is None else tuple(captured.wanted),
         scalings=_scalings(powers, labels, over, joint),
-        linear=_linear([atom for found in of_kind for atom in found.linear], parameters, labels, over, joint),
+        linear=_linear([power for found in of_kind for power in found.linear], parameters, labels, over, joint),
     )
 
 
 def _linear(
-    atoms_found: Sequence[Atom],
+    powers: Sequence[Power],
     parameters: Mapping[str, Sequence[Tree]],
     labels: Mapping[Atom, str],
     over: Mapping[Atom, Sequence[Atom]],
@@ -90,7 +91,7 @@ def _linear(
 ) -> tuple[LinearFactor, ...]:
     """The factors with only linear maps on both sides; a factor that another depends on is left to that one."""
     whole = {atom: both for pair, both in joint.items() for atom in pair}
-    found = dict.fromkeys(whole.get(atom, atom) for atom in atoms_found)
+    found = {whole.get(power.atom, power.atom): power.powers for power in powers}
     outer = {b for atom in found for b in over.get(atom, ())}
     return tuple(
         LinearFactor(
@@ -98,8 +99,11 @@ def _linear(
             atom.size,
             math.prod(b.size for b in over.get(atom, ())),
             tuple(name for name, axes in parameters.items() if any(atom in atoms(axis) for axis in axes)),
+            over=tuple(labels[b] for b in over.get(atom, ())),
+            over_sizes=tuple(b.size for b in over.get(atom, ())),
+            powers=own,
         )
-        for atom in found
+        for atom, own in found.items()
         if atom not in outer
     )
 

@@ -70,7 +70,11 @@ class Bench:
             if all(name in self.weights for name in piece.names):
                 layouts = (left_behind.rest if left_behind is not None and left_behind.piece == piece else piece).layouts
                 moved |= piece.scatter(element.apply_to_tensor(piece.gather(self.weights), layouts, piece.names[0]))
-        return self._difference(self._run(moved))
+        return self.change(moved)
+
+    def change(self, weights: Mapping[str, Tensor]) -> float:
+        """Relative change of the output when these weights take the place of the model's; the others stay."""
+        return self._difference(self._run({**self.weights, **weights}))
 
     def agrees(self, other: Runner, tolerance: float) -> bool:
         """Whether ``other`` gives the same outputs on the unmoved weights; it need not know of those the model keeps inside."""

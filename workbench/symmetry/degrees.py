@@ -36,11 +36,11 @@ class Power:
 
 @dataclass(frozen=True)
 class Powers:
-    """found: a basis of the scales or signs of every atom that two or more leaves of parameters carry; linear: atoms that nothing
-    but linear maps touch, so that a whole GL(n) acts (W_out M⁻¹, M W_in), of which the scales are the diagonal part."""
+    """found: a basis of the scales or signs of every atom that two or more leaves of parameters carry; linear: those of atoms that
+    nothing but linear maps touch, so that a whole GL(n) acts (W_out M⁻¹, M W_in), of which the scales are the diagonal part."""
 
     found: tuple[Power, ...]
-    linear: tuple[Atom, ...]
+    linear: tuple[Power, ...]
 
 
 def find_powers(walk: Interpreter, kind: str) -> Powers:
@@ -49,7 +49,7 @@ def find_powers(walk: Interpreter, kind: str) -> Powers:
     analysis.run()
     found = [Power(atom, kind, vector) for atom in analysis.wanted for vector in analysis.kernel(atom)]
     linear = [
-        power.atom
+        power
         for power in found
         if kind == SCALE
         and power.atom not in analysis.curved

@@ -18,6 +18,7 @@ from workbench.symmetry.exchange import with_branches
 from workbench.symmetry.group import Symmetry, build
 from workbench.symmetry.interpreter import Interpreter
 from workbench.symmetry.layout import movable, strip_factor
+from workbench.symmetry.linear import LinearFactor, rotation_candidates
 from workbench.symmetry.scaling import SCALE, SIGN
 from workbench.symmetry.siblings import merge_siblings, sibling_factors
 
@@ -71,6 +72,7 @@ def prove(
     """Attach the verdict of the numeric test. Factors that fail it are dropped (their axes pinned) and reported as defects."""
     if any(isinstance(t, Tensor) and t.is_meta for t in (*captured.state.values(), *pytree.tree_leaves(example_inputs))):
         return replace(symmetry, notes=(*symmetry.notes, "not proved by test: the model has no values (meta device)"))
+    symmetry = replace(symmetry, linear=(*symmetry.linear, *_rotations(symmetry, captured, example_inputs)))
     verdict = proof.check_captured(symmetry, captured, example_inputs, progress=progress)
     if verdict.passed:
         return replace(symmetry, proof=verdict)
@@ -82,6 +84,18 @@ def prove(
     )
     second = proof.check_captured(kept, captured, example_inputs, progress=progress)
     return replace(kept, proof=second, notes=(*symmetry.notes, note))
+
+
+def _rotations(symmetry: Symmetry, captured: Capture, example_inputs: Any) -> tuple[LinearFactor, ...]:
+    """The rotations that keep the function, for every head where they do so, else one for all heads. What only may be a symmetry
+    is no defect where it is none."""
+    known = {factor.name for factor in symmetry.linear}
+    candidates = [factor for factor in rotation_candidates(symmetry) if factor.name not in known]
+    if not candidates:
+        return ()
+    kept = proof.keeping(symmetry, captured, example_inputs, candidates)
+    fewer = [factor.shared() for factor in candidates if factor not in kept and factor.over]
+    return (*kept, *(proof.keeping(symmetry, captured, example_inputs, fewer) if fewer else ()))
 
 
 def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
@@ -120,5 +134,5 @@ def without(symmetry: Symmetry, names: Sequence[str]) -> Symmetry:
         notes=symmetry.notes,
         outputs=symmetry.outputs,
         scalings=scalings,
-        linear=tuple(factor for factor in symmetry.linear if factor.factor not in gone),
+        linear=tuple(factor for factor in symmetry.linear if not gone & {factor.name, factor.factor, *factor.over}),
     )

@@ -61,19 +61,6 @@ class PinnedAxis:
 
 
 @dataclass(frozen=True)
-class LinearFactor:
-    """A factor with nothing but linear maps on both sides (value and output of a head): GL(size) acts on each of its copies.
-
-    Reported, and neither sampled nor searched; its permutations, scales and signs are.
-    """
-
-    factor: str
-    size: int
-    copies: int
-    tensors: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class TensorEntry:
     """What happens to one entry of the state dict.
 

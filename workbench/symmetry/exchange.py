@@ -70,7 +70,5 @@ def _exchanged(
         notes=plain.notes,
         outputs=plain.outputs,
         scalings={name: scaling.told_of(names) for name, scaling in found.scalings.items()},
-        linear=tuple(
-            replace(factor, tensors=tuple(n for t in factor.tensors for n in names.get(t, (t,)))) for factor in found.linear
-        ),
+        linear=tuple(factor.told_of(names) for factor in found.linear),
     )

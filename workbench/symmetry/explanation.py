@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from workbench.errors import unknown_name
 from workbench.symmetry.layout import coordinate, describe, factors
+from workbench.symmetry.linear import GENERAL
 
 if TYPE_CHECKING:
     from workbench.symmetry.entries import Group
@@ -35,7 +36,7 @@ def _whole(symmetry: Symmetry) -> list[str]:
         head,
         *(_group(group) for group in symmetry.groups.values()),
         _section("Scales and signs, one number for each unit", [_scaling(scaling) for scaling in symmetry.scalings.values()]),
-        _section("Only linear maps on both sides, so that all invertible matrices act (reported, not searched)", _linear(symmetry)),
+        _section("Changes of basis (reported, not searched)", _linear(symmetry)),
         _section("Pinned", pinned),
         _section("Operations without a rule (each pins every axis it touches)", unknown),
         _section("Tied tensors, moved once", [f"{a} is {b}" for a, b in symmetry.aliases.items()]),
@@ -77,10 +78,12 @@ def _scaling(scaling: Scaling) -> str:
 
 
 def _linear(symmetry: Symmetry) -> list[str]:
-    return [
-        f"{coordinate(f.factor)}: GL({f.size}){f' for each of {f.copies} copies' if f.copies > 1 else ''} on {', '.join(f.tensors)}"
-        for f in symmetry.linear
-    ]
+    lines = []
+    for f in symmetry.linear:
+        copies = f" for each of {f.copies} {'copies' if f.kind == GENERAL else 'pairs of units'}" if f.copies > 1 else ""
+        kind = f"all invertible {f.size} × {f.size} matrices" if f.kind == GENERAL else "a rotation and a scale"
+        lines.append(f"{coordinate(f.factor)}: {kind}{copies}, on {', '.join(f.tensors)}")
+    return lines
 
 
 def _tensor(symmetry: Symmetry, name: str) -> str:

@@ -27,12 +27,12 @@ from workbench.symmetry.entries import (
     MOVED,
     UNUSED,
     Group,
-    LinearFactor,
     Member,
     PinnedAxis,
     Stack,
     TensorEntry,
 )
+from workbench.symmetry.linear import LinearFactor
 from workbench.symmetry.scaling import SCALE, SIGN, Scaling
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Symmetry:
     every axis it touched); outputs: the outputs that matter, None for all; proof: the verdict of the
     numeric test, or None where it was not run; stacks: tensors that are moved together (see ``Stack``); their entries in
     ``tensors`` describe the axes inside one branch; scalings: scales and signs that were asked for, by name; linear:
-    factors on which all invertible matrices act, told along with the scales.
+    factors on which changes of basis act, told along with the scales.
     """
 
     groups: Mapping[str, Group]
@@ -223,7 +223,7 @@ class Symmetry:
             },
             "stacks": [{"names": s.names, "layouts": [layouts.to_json(item) for item in s.layouts]} for s in self.stacks],
             "scalings": {name: scaling.to_json() for name, scaling in self.scalings.items()},
-            "linear": [[f.factor, f.size, f.copies, f.tensors] for f in self.linear],
+            "linear": [factor.to_json() for factor in self.linear],
             "pinned": [[p.tensor, p.axis, p.reason] for p in self.pinned],
             "aliases": dict(self.aliases),
             "unknown_ops": dict(self.unknown_ops),
@@ -281,7 +281,7 @@ class Symmetry:
             unknown_ops=data["unknown_ops"],
             notes=tuple(data["notes"]),
             outputs=data["outputs"] and tuple(data["outputs"]),
-            linear=tuple(LinearFactor(*item[:3], tuple(item[3])) for item in data.get("linear", ())),
+            linear=tuple(LinearFactor.from_json(item) for item in data.get("linear", ())),
             scalings={name: Scaling.from_json(name, item) for name, item in data.get("scalings", {}).items()},
             proof=proof or None,
         )

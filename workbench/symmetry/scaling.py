@@ -8,7 +8,7 @@ factor depends on others it has a number for every copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,15 +82,21 @@ def scaled_axes(tensor: Tensor, layouts: Iterable[Layout], name: str, scaling: S
     Blocks share the tensor's memory, and are those of ``layout.blocks`` in the same order for every scaling.
     """
     own = {(axis, number): power for (piece, axis, number), power in scaling.powers.items() if piece == name and power}
-    if not own:
-        return
-    numbered = [_numbered(layout, scaling.factor, {}) for layout in layouts]
+    if own:
+        for place, block, d, number in leaf_blocks(tensor, layouts, scaling.factor):
+            if (block.origin[d], number) in own:
+                yield place, block, d, own[block.origin[d], number]
+
+
+def leaf_blocks(tensor: Tensor, layouts: Iterable[Layout], factor: str) -> Iterator[tuple[int, Block, int, int]]:
+    """(number of the block, block, axis of it, number of the leaf in the tensor's axis) for every leaf of ``factor``."""
+    numbered = [_numbered(layout, factor, {}) for layout in layouts]
     for place, block in enumerate(blocks(tensor, numbered)):
         plain = replace(block, labels=tuple(None if label is None else label.partition("\0")[0] for label in block.labels))
         for d, label in enumerate(block.labels):
-            factor, _, number = (label or "").partition("\0")
-            if factor == scaling.factor and (block.origin[d], int(number)) in own:
-                yield place, plain, d, own[block.origin[d], int(number)]
+            name, _, number = (label or "").partition("\0")
+            if name == factor:
+                yield place, plain, d, int(number)
 
 
 def along(block: Block, axis: int, scaling: Scaling, values: Tensor) -> Tensor:
