@@ -32,6 +32,7 @@ def facts(found: Any) -> str:
         _proof(symmetry.proof, bool(groups)),
         ("Pinned axes", str(len(symmetry.pinned)), pinned if symmetry.pinned else "none"),
         _unknown(symmetry.unknown_ops),
+        *_continuous(found),
     ]
     if groups:
         headline = f"The same function can be written down in {order} ways: one for every order of the units below."
@@ -60,6 +61,49 @@ def _unknown(unknown: Any) -> tuple[str, str, str]:
         return ("Operations without a rule", "none", "every operation of the graph is understood")
     names = ", ".join(f"{name} ({count}×)" for name, count in unknown.items())
     return ("Operations without a rule", str(sum(unknown.values())), f"{names}: each pins every axis it touches")
+
+
+def _continuous(found: Any) -> list[tuple[str, str, str]]:
+    """What may be chosen beside the order of units, where it was asked for."""
+    symmetry = found.symmetry
+    if not symmetry.scalings and not symmetry.linear:
+        return []
+    items = [
+        ("Scales and signs", f"{symmetry.scale_dimension} + {symmetry.sign_bits}", "positive numbers + signs that may be chosen")
+    ]
+    if found.excess is not None:
+        note = "sum of squares, over the least that positive scales reach; 1 is balanced"
+        items.append(("Mass / least mass", f"{found.excess:.4g}", note))
+    if symmetry.linear:
+        numbers = sum(factor.dimension for factor in symmetry.linear)
+        matrices = sum(factor.copies for factor in symmetry.linear)
+        items.append(("Changes of basis", str(matrices), f"matrices with {numbers} numbers; reported and proved, not searched"))
+    return items
+
+
+def scalings(found: Any) -> str:
+    """One row for every scale, sign and change of basis: how many there are, and with which power tensors take them."""
+    if found is None or not (found.symmetry.scalings or found.symmetry.linear):
+        return ""
+    rows = [
+        [f"{scaling.kind} of {_plain(scaling.factor)}", " × ".join(map(str, scaling.shape)), _powers(scaling.powers)]
+        for scaling in found.symmetry.scalings.values()
+    ]
+    for factor in found.symmetry.linear:
+        what = f"basis of {_plain(factor.factor)}" if factor.kind == "general" else "rotation and scale of pairs of units"
+        rows.append([what, factor.symbol, _powers(factor.powers)])
+    left = len(rows) - MOST_ROWS
+    note = f"and {left} more" if left > 0 else ""
+    return markup.table(["may be chosen", "how many", "acts on"], rows[:MOST_ROWS], note=note, words=True)
+
+
+def _powers(powers: Any) -> str:
+    """``0.weight, 0.bias; 2.weight inverse``: the tensors by their power."""
+    told = {1: "", -1: " inverse"}
+    by_power: dict[int, dict[str, None]] = {}
+    for (tensor, _, _), power in powers.items():
+        by_power.setdefault(power, {})[tensor] = None
+    return "; ".join(f"{', '.join(tensors)}{told.get(power, f' to the power {power}')}" for power, tensors in by_power.items())
 
 
 def factors(found: Any) -> str:
@@ -113,6 +157,9 @@ def change(found: Any, changed: Any) -> str:
     else:
         total = sum(group.size * group.copies for group in found.symmetry.groups.values())
         done = f"Element of seed {changed.seed}: {sum(changed.moved.values())} of {total} units moved, in every tensor they touch"
+        drawn = [(changed.scales, "scales"), (changed.signs, "signs"), (changed.bases, "changes of basis")]
+        if any(count for count, _ in drawn):
+            done += f"; drawn too: {', '.join(f'{count} {what}' for count, what in drawn if count)}"
         verdict = "The function is the same" if same else "The outputs CHANGED"
     note = f"{done}. {examples} {found.subject.about_inputs}, float64; largest output {attributes['scale']:.3g}."
     return markup.facts([(verdict, difference, "largest difference of the outputs")], about=note)

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import param
+import torch
 import xarray as xr
 
+from workbench.errors import WorkbenchError
 from workbench.progress import Step
 from workbench.symmetry import (
     Symmetry,
     TensorAxis,
+    change_basis,
     compare_outputs,
     discover_symmetry,
+    min_mass,
     move_alone,
     one_mover,
     tensor_axes,
@@ -34,27 +38,44 @@ from ..working import Working
 EVERYTHING = "the whole group"
 LANES = ("symmetry", "element")
 OPENING = "shipped: digits-convnet-seed0"
+WEIGHED = 10**7  # numbers of a model whose least mass is found beside its group
 
 
 @dataclass(frozen=True, eq=False)
 class Discovered:
-    """A model and its group; axes: one row per tensor axis; seconds: what discovery and proof took."""
+    """A model and its group; axes: one row per tensor axis; seconds: what discovery and proof took; excess: mass / least mass under
+    the positive scales, None where there are none."""
 
     subject: Subject
     symmetry: Symmetry
     axes: tuple[TensorAxis, ...]
     seconds: float
+    excess: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Change:
     """The outputs before and after a change of the weights. moved: factor -> units that are not where they were; alone: the
-    tensor that was moved without those tied to it, empty where the whole element was applied."""
+    tensor that was moved without those tied to it, empty where the whole element was applied; scales, signs, bases: how many
+    numbers, signs and matrices were drawn."""
 
     seed: int
     moved: dict[str, int]
     outputs: xr.Dataset
     alone: str = ""
+    scales: int = 0
+    signs: int = 0
+    bases: int = 0
+
+
+def _excess(symmetry: Symmetry, state: Any) -> float | None:
+    """mass / least mass; None where there are no scales, the model is large, or the least is not reached."""
+    if not symmetry.scale_dimension or sum(tensor.numel() for tensor in state.values()) > WEIGHED:
+        return None
+    try:
+        return min_mass(symmetry, state).ratio
+    except WorkbenchError:
+        return None
 
 
 class SymmetriesState(Working):
@@ -64,9 +85,11 @@ class SymmetriesState(Working):
     options = param.String(label="Options")
     task = param.Selector(objects=[], label="Inputs of the task")
     has_options = param.Boolean(default=False, doc="Whether the model is a built-in architecture.")
+    scaled = param.Boolean(default=False, label="Also scales, signs and changes of basis")
 
     found = param.Parameter(doc="Discovered, or None before the first.")
-    movable = param.Boolean(default=False, doc="Whether the group has a factor, so that there are elements to apply.")
+    movable = param.Boolean(default=False, doc="Whether the group has a factor or a scaling, so that there are elements to apply.")
+    has_scalings = param.Boolean(default=False, doc="Whether there are scales, signs or changes of basis to show.")
     selected = param.Selector(objects=[EVERYTHING], default=EVERYTHING, label="Factor or tensor")
     explanation = param.String(doc="The chain of reasons for what is selected.")
 
@@ -100,6 +123,7 @@ class SymmetriesState(Working):
         self.param.update(
             found=None,
             movable=False,
+            has_scalings=False,
             acting=False,
             kept=None,
             broken=None,
@@ -110,7 +134,7 @@ class SymmetriesState(Working):
             fraction=None,
         )
         self.message = "Starting"
-        source, options, task = self.source, self.options, self.task
+        source, options, task, scaled = self.source, self.options, self.task, self.scaled
 
         def work(job: Job) -> Discovered:
             job.say("reading model")
@@ -118,8 +142,14 @@ class SymmetriesState(Working):
             job.check()
             job.say("export")
             started = time.perf_counter()
-            symmetry = discover_symmetry(read.model, read.example_inputs, progress=job.progress)
-            return Discovered(read, symmetry, tensor_axes(symmetry), time.perf_counter() - started)
+            symmetry = discover_symmetry(
+                read.model, read.example_inputs, scales=scaled, signs=scaled, progress=job.progress
+            )
+            seconds = time.perf_counter() - started
+            if symmetry.scale_dimension:
+                job.check()
+                job.say("least mass")
+            return Discovered(read, symmetry, tensor_axes(symmetry), seconds, _excess(symmetry, read.state))
 
         self._jobs.start(
             "symmetry",
@@ -142,7 +172,12 @@ class SymmetriesState(Working):
             self.param.update(message=sentence(steps[-1].stage, steps[-1]), fraction=steps[-1].fraction)
 
     def _show(self, found: Discovered) -> None:
-        self.param.update(found=found, movable=bool(found.symmetry.groups))
+        symmetry = found.symmetry
+        self.param.update(
+            found=found,
+            movable=bool(symmetry.groups or symmetry.scalings),
+            has_scalings=bool(symmetry.scalings or symmetry.linear),
+        )
         self.param.selected.objects = list(dict.fromkeys([EVERYTHING, *found.symmetry.groups, *found.symmetry.tensors]))
         self._explain()
         self._offer_tensors()
@@ -193,10 +228,17 @@ class SymmetriesState(Working):
         seed = self.seed
 
         def work(job: Job) -> Change:
-            element = found.symmetry.sample(seed)
-            state = found.subject.state
-            outputs = self._outputs(found, found.symmetry.apply(element, state))
-            return Change(seed, element.units_moved(), outputs)
+            symmetry = found.symmetry
+            element = symmetry.sample(seed)
+            # Units only change places, but a product with a scale is rounded: to the precision the outputs are compared in.
+            state = {n: t.double() if t.is_floating_point() else t for n, t in found.subject.state.items()}
+            after = symmetry.apply(element, state)
+            generator = torch.Generator().manual_seed(seed)
+            for factor in symmetry.linear:
+                after |= change_basis(symmetry, factor, factor.sample(generator), after)
+            drawn = {"scales": symmetry.scale_dimension, "signs": symmetry.sign_bits}
+            bases = sum(factor.copies for factor in symmetry.linear)
+            return Change(seed, element.units_moved(), self._outputs(found, after), **drawn, bases=bases)
 
         self._start_beside(work, "kept")
 

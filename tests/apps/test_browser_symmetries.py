@@ -130,6 +130,21 @@ def test_heads_of_a_built_in_transformer(visit):
     assert largest_difference(page, "The function is the same") < 1e-9
 
 
+def test_scales_and_signs_on_request(visit):
+    page = symmetries(visit())
+    box = page.get_by_label("Also scales, signs and changes of basis")
+    expect(box).not_to_be_checked()
+    box.check()
+    discover(page, "small-seed0.safetensors")
+    expect(page.get_by_text(re.compile("Discovered and proved in"))).to_be_visible(timeout=LONG)
+    main = page.get_by_role("main")
+    expect(main.get_by_text("positive numbers + signs that may be chosen")).to_be_visible()
+    expect(main.get_by_text("Mass / least mass")).to_be_visible()
+    expect(main.get_by_role("cell", name="scale of layers.0", exact=True)).to_be_visible()
+    expect(main.get_by_text(re.compile(r"drawn too: \d+ scales"))).to_be_visible(timeout=LONG)
+    assert largest_difference(page, "The function is the same") < 1e-9
+
+
 def test_cancel_stops_and_the_page_goes_on(visit):
     page = symmetries(visit())
     discover(page, "built-in: resnet", "depth=56")

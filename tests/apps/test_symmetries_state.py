@@ -83,6 +83,34 @@ def test_a_random_element_keeps_the_outputs_and_a_broken_one_does_not(state):
     assert "The function is broken" in symmetries_words.change(state.found, state.broken)
 
 
+def test_scales_signs_and_changes_of_basis_are_shown_and_applied(state):
+    state.source = "built-in: transformer"
+    state.options = "width=16, heads=4, kv_heads=2, depth=1, hidden=8"
+    discovered(state)
+    assert not state.has_scalings
+    assert symmetries_words.scalings(state.found) == ""
+    plain = dict(state.found.symmetry.groups)
+
+    state.scaled = True
+    discovered(state)
+    symmetry = state.found.symmetry
+    assert state.has_scalings
+    assert {name: group.size for name, group in symmetry.groups.items()} == {name: group.size for name, group in plain.items()}
+    assert symmetry.scale_dimension > 0
+    assert {factor.kind for factor in symmetry.linear} == {"general", "rotation-scale"}
+    table = symmetries_words.scalings(state.found)
+    assert table.count("<tr>") == 1 + len(symmetry.scalings) + len(symmetry.linear)
+    assert "rotation and scale of pairs of units" in table
+    assert state.found.excess > 1
+    assert "Mass / least mass" in symmetries_words.facts(state.found)
+    assert state.kept.scales == symmetry.scale_dimension
+    assert attributes(state.kept)["same"]
+    told = symmetries_words.change(state.found, state.kept)
+    assert f"{symmetry.scale_dimension} scales" in told
+    assert "changes of basis" in told
+    assert "The function is the same" in told
+
+
 def test_the_next_press_draws_the_next_element(state):
     discovered(state)
     assert state.kept.seed == 0
