@@ -7,6 +7,7 @@ least is unique as a state (Laurent et al., arXiv 2310.08287). At the least, wha
 out of it. L-BFGS comes near, and Newton's steps (conjugate gradients on products of the Hessian) to the last digits.
 
 Units of which only one side has weight (dead ones, or a scale that a norm undoes) could shrink for ever: they are held, and named.
+Along what is held two starts keep what they came with, so the least is unique up to that.
 """
 
 from __future__ import annotations
