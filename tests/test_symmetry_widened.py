@@ -116,6 +116,20 @@ def test_another_batch_size_is_covered_either_way(build):
     assert symmetry.proof.shapes == ("2×5", "3×5")
 
 
+def test_casts_are_widened_before_and_after_decomposition():
+    torch.manual_seed(0)
+    model, inputs = Rounded(), (torch.randn(2, 5),)
+    generator = torch.Generator().manual_seed(0)
+    whole = capture(model, inputs, decompose=False)
+    assert any(str(node.target) == "aten.to.dtype" for node in whole.program.graph.nodes)
+    weights, wide = random_weights(whole, generator), noisy(inputs, generator)
+    with torch.no_grad():
+        runners = GraphInFloat64(whole, wide), GraphInFloat64(capture(model, inputs), wide), ModuleInFloat64(whole, wide)
+        outputs = [runner.run(weights)[0] for runner in runners]
+    for output in outputs[1:]:
+        torch.testing.assert_close(output, outputs[0], rtol=1e-13, atol=1e-13)
+
+
 class OneMore(nn.Module):
     """Two positions of the hidden layer are fixed for every batch but the first one seen."""
 
@@ -144,10 +158,13 @@ def test_a_cancel_at_the_second_shape_is_not_taken_for_a_shape_the_model_does_no
 
     monkeypatch.setattr(proofs, "_verdict", watched)
 
+    stops = []
+
     def progress(step):
-        if step.stage == "proving by test" and len(at_second) > 1:
+        if step.stage == "proving by test" and len(at_second) > 1 and not stops:
+            stops.append(step)
             raise Cancelled("stop")
 
     with pytest.raises(Cancelled):
         discover_symmetry(Conv(), (torch.randn(2, 3, 6, 6),), progress=progress)
-    assert len(at_second) > 1
+    assert len(stops) == 1
