@@ -168,7 +168,7 @@ THREE = {
     "padding_q": [1] * 3,
     "stride_q": [1] * 3,
 }
-vision("cvt", {**THREE, "embed_dim": [8, 12, 16], "depth": [1] * 3, "num_heads": [1, 2, 4], "cls_token": [False, False, True]}, 32)
+vision("cvt", {**THREE, "embed_dim": [8, 12, 16], "depth": [1, 2, 3], "num_heads": [1, 2, 4], "cls_token": [False, False, True]}, 32)
 vision(
     "levit",
     {
@@ -223,10 +223,11 @@ vision(
     family=CONV,
 )
 vision("bit", {"hidden_sizes": [32, 64], "depths": [1, 1], "embedding_size": 32, "num_groups": 8}, 32, family=CONV)
+FOUR_STAGES = {"depths": [1] * 4, "num_heads": [1, 2, 2, 2], "out_features": [f"stage{number}" for number in (1, 2, 3, 4)]}
 vision(
     "mask2former",
     {
-        "backbone_config": {"model_type": "swin", **WINDOWS, "out_features": ["stage1", "stage2"]},
+        "backbone_config": {"model_type": "swin", **WINDOWS, **FOUR_STAGES},
         "hidden_dim": 32,
         "feature_size": 32,
         "mask_feature_size": 32,
