@@ -76,4 +76,9 @@ def number(value: float, *, percent: bool = False) -> str:
 
 def power_of_ten(exponent: float) -> str:
     """10 with a raised exponent."""
-    return "10" + f"{exponent:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return raised("10", exponent)
+
+
+def raised(base: str, exponent: float) -> str:
+    """``base`` with a raised whole exponent."""
+    return base + f"{exponent:.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from workbench.plots.style import factor_colour
@@ -9,6 +10,9 @@ from workbench.plots.style import factor_colour
 from . import markup
 
 MOST_ROWS = 200
+# How a tensor takes a number s, or a matrix A, by its power; other powers of s are written out.
+SCALED = {1: "× s", -1: "÷ s"}
+TURNED = {1: "by A", -1: "by A⁻ᵀ"}
 
 
 def facts(found: Any) -> str:
@@ -26,20 +30,37 @@ def facts(found: Any) -> str:
             "Order of the group",
             order,
             f"log₁₀ = {symmetry.log10_order():.1f}; {len(groups)} factors"
-            + (f", {nested} of them in a copy for each unit of another" if nested else ""),
+            + (f", {nested} of them in a copy for each unit of another" if nested else "")
+            + ("; permutations only" if symmetry.scalings or symmetry.linear else ""),
         ),
         ("Coverage", f"{100 * symmetry.coverage:.1f} %", "of the model's numbers are moved by some factor"),
-        _proof(symmetry.proof, bool(groups)),
+        _proof(symmetry.proof, bool(groups or symmetry.scalings or symmetry.linear)),
         ("Pinned axes", str(len(symmetry.pinned)), pinned if symmetry.pinned else "none"),
         _unknown(symmetry.unknown_ops),
         *_continuous(found),
     ]
-    if groups:
-        headline = f"The same function can be written down in {order} ways: one for every order of the units below."
-    else:
-        headline = "No permutation of the parameters keeps the function; the reasons are below."
     lines = [f"{about.description} · {about.weights}", *about.notes, *(f"note: {note}" for note in symmetry.notes)]
-    return markup.facts(items, headline=headline, about="\n".join(lines))
+    return markup.facts(items, headline=_headline(symmetry, order), about="\n".join(lines))
+
+
+def _headline(symmetry: Any, order: str) -> str:
+    """How many ways there are to write the function down: finitely many only while no positive number may be chosen."""
+    counts = [(symmetry.scale_dimension, "positive numbers"), (symmetry.sign_bits, "signs")]
+    counts.append((sum(factor.copies for factor in symmetry.linear), "changes of basis"))
+    chosen = _listed(f"{count:,} {what}" for count, what in counts if count)
+    if not symmetry.groups:
+        only = f", but {chosen} may be chosen" if chosen else ""
+        return f"No permutation of the parameters keeps the function{only}; the reasons are below."
+    if not chosen:
+        return f"The same function can be written down in {order} ways: one for every order of the units below."
+    ways = "in infinitely many ways" if symmetry.scale_dimension or symmetry.linear else "in more ways than one"
+    return f"The same function can be written down in {order} orders of the units below, each {ways}: {chosen} may be chosen too."
+
+
+def _listed(parts: Iterable[str]) -> str:
+    """a, b and c."""
+    *most, last = list(parts) or [""]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _proof(proof: Any, anything: bool) -> tuple[str, str, str]:
@@ -77,33 +98,37 @@ def _continuous(found: Any) -> list[tuple[str, str, str]]:
     if symmetry.linear:
         numbers = sum(factor.dimension for factor in symmetry.linear)
         matrices = sum(factor.copies for factor in symmetry.linear)
-        items.append(("Changes of basis", str(matrices), f"matrices with {numbers} numbers; reported and proved, not searched"))
+        note = f"matrices with {numbers} numbers, scales among them; reported and proved, not searched"
+        items.append(("Changes of basis", str(matrices), note))
     return items
 
 
 def scalings(found: Any) -> str:
-    """One row for every scale, sign and change of basis: how many there are, and with which power tensors take them."""
+    """One row for every scale, sign and change of basis: how many there are, and how tensors take them."""
     if found is None or not (found.symmetry.scalings or found.symmetry.linear):
         return ""
     rows = [
-        [f"{scaling.kind} of {_plain(scaling.factor)}", " × ".join(map(str, scaling.shape)), _powers(scaling.powers)]
-        for scaling in found.symmetry.scalings.values()
+        [name.replace(scaling.factor, _plain(scaling.factor)), " × ".join(map(str, scaling.shape)), _powers(scaling.powers, SCALED)]
+        for name, scaling in found.symmetry.scalings.items()
     ]
     for factor in found.symmetry.linear:
         what = f"basis of {_plain(factor.factor)}" if factor.kind == "general" else "rotation and scale of pairs of units"
-        rows.append([what, factor.symbol, _powers(factor.powers)])
+        rows.append([what, factor.symbol, _powers(factor.powers, TURNED)])
     left = len(rows) - MOST_ROWS
     note = f"and {left} more" if left > 0 else ""
     return markup.table(["may be chosen", "how many", "acts on"], rows[:MOST_ROWS], note=note, words=True)
 
 
-def _powers(powers: Any) -> str:
-    """``0.weight, 0.bias; 2.weight inverse``: the tensors by their power."""
-    told = {1: "", -1: " inverse"}
+def _powers(powers: Any, told: Mapping[int, str]) -> str:
+    """``× s: 0.weight, 0.bias; ÷ s: 2.weight``: the tensors by their power."""
     by_power: dict[int, dict[str, None]] = {}
     for (tensor, _, _), power in powers.items():
         by_power.setdefault(power, {})[tensor] = None
-    return "; ".join(f"{', '.join(tensors)}{told.get(power, f' to the power {power}')}" for power, tensors in by_power.items())
+    return "; ".join(f"{told.get(power) or _raised(power)}: {', '.join(tensors)}" for power, tensors in by_power.items())
+
+
+def _raised(power: int) -> str:
+    return f"{'×' if power > 0 else '÷'} {markup.raised('s', abs(power))}"
 
 
 def factors(found: Any) -> str:
@@ -156,7 +181,8 @@ def change(found: Any, changed: Any) -> str:
         verdict = "The outputs are the same: the entries of this tensor are alike." if same else "The function is broken"
     else:
         total = sum(group.size * group.copies for group in found.symmetry.groups.values())
-        done = f"Element of seed {changed.seed}: {sum(changed.moved.values())} of {total} units moved, in every tensor they touch"
+        moved = f"{sum(changed.moved.values())} of {total} units moved, in every tensor they touch" if total else "no units to move"
+        done = f"Element of seed {changed.seed}: {moved}"
         drawn = [(changed.scales, "scales"), (changed.signs, "signs"), (changed.bases, "changes of basis")]
         if any(count for count, _ in drawn):
             done += f"; drawn too: {', '.join(f'{count} {what}' for count, what in drawn if count)}"

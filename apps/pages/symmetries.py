@@ -89,7 +89,7 @@ class SymmetriesView:
                 pmui.Grid(self._explanation(), size={"xs": 12, "lg": 4}),
                 pmui.Grid(self._random(), size={"xs": 12, "lg": 6}),
                 pmui.Grid(self._broken(), size={"xs": 12, "lg": 6}),
-                pmui.Grid(self._table(words.factors, shown=self.state.param.movable), size={"xs": 12, "lg": 6}),
+                pmui.Grid(self._table(words.factors, shown=self.state.param.has_factors), size={"xs": 12, "lg": 6}),
                 pmui.Grid(self._table(words.pinned), size={"xs": 12, "lg": 6}),
                 pmui.Grid(self._table(words.scalings, shown=self.state.param.has_scalings), size={"xs": 12}),
                 container=True,
@@ -147,7 +147,7 @@ class SymmetriesView:
         button.on_click(lambda event: state.break_it())
         controls = pmui.FlexBox(pmui.Select.from_param(state.param.tied, width=330, margin=(8, 10)), button)
         hint = pmui.Typography(HINT, variant="caption", margin=(2, 14), visible=state.param.broken.rx().rx.is_(None), **WIDE)
-        return self._card(controls, hint, *self._change(state.param.broken), shown=state.param.movable)
+        return self._card(controls, hint, *self._change(state.param.broken), shown=state.param.has_factors)
 
     def _action(self, label: str, **options: str) -> pmui.Button:
         return pmui.Button(label=label, variant="outlined", disabled=self.state.param.acting, margin=(14, 10), **options)

@@ -88,7 +88,8 @@ class SymmetriesState(Working):
     scaled = param.Boolean(default=False, label="Also scales, signs and changes of basis")
 
     found = param.Parameter(doc="Discovered, or None before the first.")
-    movable = param.Boolean(default=False, doc="Whether the group has a factor or a scaling, so that there are elements to apply.")
+    movable = param.Boolean(default=False, doc="Whether anything may be chosen, so that there are elements to apply.")
+    has_factors = param.Boolean(default=False, doc="Whether units may be permuted, so that there is a tensor to move alone.")
     has_scalings = param.Boolean(default=False, doc="Whether there are scales, signs or changes of basis to show.")
     selected = param.Selector(objects=[EVERYTHING], default=EVERYTHING, label="Factor or tensor")
     explanation = param.String(doc="The chain of reasons for what is selected.")
@@ -123,6 +124,7 @@ class SymmetriesState(Working):
         self.param.update(
             found=None,
             movable=False,
+            has_factors=False,
             has_scalings=False,
             acting=False,
             kept=None,
@@ -175,7 +177,8 @@ class SymmetriesState(Working):
         symmetry = found.symmetry
         self.param.update(
             found=found,
-            movable=bool(symmetry.groups or symmetry.scalings),
+            movable=bool(symmetry.groups or symmetry.scalings or symmetry.linear),
+            has_factors=bool(symmetry.groups),
             has_scalings=bool(symmetry.scalings or symmetry.linear),
         )
         self.param.selected.objects = list(dict.fromkeys([EVERYTHING, *found.symmetry.groups, *found.symmetry.tensors]))

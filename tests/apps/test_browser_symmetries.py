@@ -145,6 +145,35 @@ def test_scales_and_signs_on_request(visit):
     assert largest_difference(page, "The function is the same") < 1e-9
 
 
+def test_scales_of_a_built_in_are_listed_and_applied_and_gone_when_not_asked_for(visit):
+    page = symmetries(visit())
+    box = page.get_by_label("Also scales, signs and changes of basis")
+    box.check()
+    discover(page, "built-in: mlp", "width=8, depth=2")
+    expect(page.get_by_text(re.compile("Discovered and proved in"))).to_be_visible(timeout=LONG)
+    main = page.get_by_role("main")
+    expect(main.get_by_text("each in infinitely many ways: 16 positive numbers may be chosen too")).to_be_visible()
+    row = main.get_by_role("row", name="scale of layers.1")
+    expect(row).to_have_count(1)
+    expect(row.get_by_role("cell")).to_have_text(
+        ["scale of layers.1", "8", "× s: layers.1.weight, layers.1.bias; ÷ s: layers.2.weight"]
+    )
+    expect(main.get_by_text("Element of seed 0")).to_be_visible(timeout=LONG)
+    page.get_by_role("button", name="Apply a random element").click()
+    expect(main.get_by_text(re.compile("Element of seed 1: .* drawn too: 16 scales"))).to_be_visible(timeout=LONG)
+    assert largest_difference(page, "The function is the same") < 1e-9
+    page.get_by_role("button", name="Break it").click()
+    assert largest_difference(page, "The function is broken") > 0.01
+
+    # not asked for, they are neither counted nor drawn
+    box.uncheck()
+    page.get_by_role("button", name="Discover").click()
+    expect(main.get_by_text("ways: one for every order of the units below")).to_be_visible(timeout=LONG)
+    expect(main.get_by_text(re.compile("Element of seed .* units moved"))).to_be_visible(timeout=LONG)
+    expect(main.get_by_text("drawn too")).to_have_count(0)
+    expect(main.get_by_role("cell", name="scale of layers.1", exact=True)).to_have_count(0)
+
+
 def test_cancel_stops_and_the_page_goes_on(visit):
     page = symmetries(visit())
     discover(page, "built-in: resnet", "depth=56")

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from workbench.architectures import ARCHITECTURES, architecture
 from workbench.checkpoints import load_checkpoint, save_checkpoint
@@ -109,6 +110,89 @@ def test_scales_signs_and_changes_of_basis_are_shown_and_applied(state):
     assert f"{symmetry.scale_dimension} scales" in told
     assert "changes of basis" in told
     assert "The function is the same" in told
+
+
+def test_the_headline_counts_ways_only_where_they_are_finitely_many(state):
+    state.source, state.options = "built-in: mlp", "width=8, depth=2"
+    discovered(state)
+    assert "10⁹ ways: one for every order" in symmetries_words.facts(state.found)
+    assert "permutations only" not in symmetries_words.facts(state.found)
+    state.scaled = True
+    discovered(state)
+    facts = symmetries_words.facts(state.found)
+    assert "10⁹ orders of the units below, each in infinitely many ways: 16 positive numbers may be chosen too." in facts
+    assert "log₁₀ = 9.2; 2 factors; permutations only" in facts
+    table = symmetries_words.scalings(state.found)
+    assert "<td>scale of layers.0</td><td>8</td><td>× s: layers.0.weight, layers.0.bias; ÷ s: layers.1.weight</td>" in table
+    state.options = "width=8, depth=2, activation='tanh'"
+    discovered(state)
+    facts = symmetries_words.facts(state.found)
+    assert "each in more ways than one: 16 signs may be chosen too." in facts
+    assert "infinitely" not in facts
+    assert "Mass / least mass" not in facts  # no scales, so there is nothing to balance
+    assert state.found.excess is None
+
+
+def test_the_scales_of_an_element_reach_the_weights(state, monkeypatch):
+    """The weights that are compared are rescaled, and the verdict notices one tensor that is not."""
+    seen = []
+    compared = SymmetriesState._outputs
+    monkeypatch.setattr(SymmetriesState, "_outputs", staticmethod(lambda *given: seen.append(given) or compared(*given)))
+    state.source, state.options, state.scaled = "built-in: mlp", "width=8, depth=2", True
+    discovered(state)
+    ((found, after),) = seen
+    assert attributes(state.kept)["same"]
+    before = found.subject.state
+    for name in ("layers.0.weight", "layers.1.weight", "layers.2.weight"):
+        was, became = (weights[name].double().abs().flatten().sort().values for weights in (before, after))
+        assert not torch.allclose(was, became, rtol=0.01)  # no order of the units does that
+    assert torch.equal(before["layers.2.bias"].double(), after["layers.2.bias"])
+    left_behind = {**after, "layers.2.weight": after["layers.2.weight"] * 1.5}
+    assert not compared(found, left_behind)["outputs"].attrs["same"]
+
+
+class TurnedScores(nn.Module):
+    """Queries and keys turned by rotary angles: no two units can change places, and pairs of them can be turned and scaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(6, 4, bias=False), nn.Linear(6, 4, bias=False)
+        angles = torch.outer(torch.arange(32.0), torch.tensor([1.0, 0.1]))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def turned(self, x: torch.Tensor) -> torch.Tensor:
+        one, two = x.chunk(2, -1)
+        cos, sin = self.cos[: x.shape[1]], self.sin[: x.shape[1]]
+        return torch.cat([one * cos - two * sin, two * cos + one * sin], -1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.turned(self.query(x)) @ self.turned(self.key(x)).mT
+
+
+def test_scalings_without_a_permutation_are_claimed_proved_and_applied(state, monkeypatch):
+    torch.manual_seed(0)
+    model, inputs = TurnedScores(), torch.randn(8, 5, 6)
+    looked_at = subject.Subject(model, model.state_dict(), "scores", "random weights", (inputs[:2],), inputs, "random inputs")
+    monkeypatch.setattr(subject, "read", lambda *given: looked_at)
+    discovered(state)
+    assert not state.movable
+    assert "nothing is claimed" in symmetries_words.facts(state.found)
+
+    state.scaled = True
+    discovered(state)
+    assert not state.found.symmetry.groups
+    assert (state.movable, state.has_factors, state.has_scalings) == (True, False, True)
+    facts = symmetries_words.facts(state.found)
+    assert "but 2 positive numbers, 2 signs and 2 changes of basis may be chosen" in facts
+    assert "nothing is claimed" not in facts
+    assert "3 random elements in float64" in facts
+    assert "scale of a fixed axis" in symmetries_words.scalings(state.found)
+    assert attributes(state.kept)["same"]
+    told = symmetries_words.change(state.found, state.kept)
+    assert "no units to move; drawn too: 2 scales, 2 signs, 2 changes of basis" in told
+    assert state.tied is None
+    assert broken(state).broken is None  # nothing to move alone
 
 
 def test_the_next_press_draws_the_next_element(state):
