@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -133,11 +134,16 @@ def test_the_headline_counts_ways_only_where_they_are_finitely_many(state):
     assert state.found.excess is None
 
 
+def watched(monkeypatch) -> tuple[list, Callable]:
+    """What the page hands to the comparison of outputs, and that comparison."""
+    seen, compared = [], SymmetriesState._outputs
+    monkeypatch.setattr(SymmetriesState, "_outputs", staticmethod(lambda *given: seen.append(given) or compared(*given)))
+    return seen, compared
+
+
 def test_the_scales_of_an_element_reach_the_weights(state, monkeypatch):
     """The weights that are compared are rescaled, and the verdict notices one tensor that is not."""
-    seen = []
-    compared = SymmetriesState._outputs
-    monkeypatch.setattr(SymmetriesState, "_outputs", staticmethod(lambda *given: seen.append(given) or compared(*given)))
+    seen, compared = watched(monkeypatch)
     state.source, state.options, state.scaled = "built-in: mlp", "width=8, depth=2", True
     discovered(state)
     ((found, after),) = seen
@@ -179,9 +185,13 @@ def test_scalings_without_a_permutation_are_claimed_proved_and_applied(state, mo
     assert not state.movable
     assert "nothing is claimed" in symmetries_words.facts(state.found)
 
+    seen, _ = watched(monkeypatch)
     state.scaled = True
     discovered(state)
     assert not state.found.symmetry.groups
+    ((_, after),) = seen
+    for name, weight in model.state_dict().items():  # scales and signs leave the rows' directions, a change of basis does not
+        assert torch.cosine_similarity(weight.double(), after[name], dim=1).abs().min() < 0.99
     assert (state.movable, state.has_factors, state.has_scalings) == (True, False, True)
     facts = symmetries_words.facts(state.found)
     assert "but 2 positive numbers, 2 signs and 2 changes of basis may be chosen" in facts
