@@ -168,7 +168,8 @@ THREE = {
     "padding_q": [1] * 3,
     "stride_q": [1] * 3,
 }
-vision("cvt", {**THREE, "embed_dim": [8, 12, 16], "depth": [1, 2, 3], "num_heads": [1, 2, 4], "cls_token": [False, False, True]}, 32)
+STAGES = {"embed_dim": [8, 12, 16], "depth": [1, 2, 3], "num_heads": [1, 2, 4], "cls_token": [False, False, True]}
+vision("cvt", {**THREE, **STAGES}, 32)
 vision(
     "levit",
     {

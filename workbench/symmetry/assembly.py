@@ -69,15 +69,17 @@ def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = 
     notes = []
     if unused:
         notes.append(f"not used by the forward pass, left alone: {', '.join(unused)}")
+    scalings = _scalings(powers, labels, over, joint)
     if not factors:
-        notes.append("no factor was found: every axis of every parameter is pinned, see .pinned for the reasons")
+        left = ", though some may be scaled or negated" if scalings else ""
+        notes.append(f"no factor was found: every axis of every parameter is pinned{left}, see .pinned for the reasons")
     return replace(
         build(tensors, factors, aliases=captured.aliases),
         pinned=tuple(pinned),
         unknown_ops=dict(walk.unknown),
         notes=tuple(notes),
         outputs=None if captured.wanted is None else tuple(captured.wanted),
-        scalings=_scalings(powers, labels, over, joint),
+        scalings=scalings,
         linear=_linear([power for found in of_kind for power in found.linear], parameters, labels, over, joint),
     )
 
