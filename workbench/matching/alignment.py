@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -37,7 +37,8 @@ class Alignment:
     """One model brought close to another by an element of their symmetry group.
 
     element, aligned: π and π(moving), on the moving model's device and in its dtype
-    objective: Σ ⟨anchor, aligned⟩ over the tensors the matcher counted
+    objective: Σ ⟨anchor, aligned⟩ over the tensors that count; criterion: what the matcher itself looked at -> the value reached
+    starts: what each of several starts reached, in the order they were run (empty where there was one)
     distance_before, distance_after: ‖anchor − moving‖ and ‖anchor − aligned‖ over all float parameters (no running statistics)
     history: what each visit of a factor gained; sweeps, converged (a local optimum, never called optimal), cancelled
     units_moved: factor -> units not where they were
@@ -63,6 +64,8 @@ class Alignment:
     dead_units: Mapping[str, Mapping[str, list[int]]]
     notes: tuple[str, ...]
     data_used: str
+    criterion: Mapping[str, float] = field(default_factory=dict)
+    starts: tuple[float, ...] = ()
 
     @property
     def l2_cut(self) -> float:
@@ -74,6 +77,8 @@ class Alignment:
         kept = self.preservation
         return {
             "objective": self.objective,
+            "criterion": dict(self.criterion),
+            "starts": list(self.starts),
             "distance_before": self.distance_before,
             "distance_after": self.distance_after,
             "l2_cut": self.l2_cut,

@@ -8,15 +8,19 @@ A new method is one file in this package (or behind an entry point of the group 
         '''One line that lists show.'''
         rounds: int = 10
         def match(self, problem, *, seed=0, progress=None) -> Match: ...
+
+``needs`` (a class attribute, default "nothing") says what a method looks at beside the weights: "inputs" (examples, run through
+the model) or "labels" (a task: examples with targets, and gradients). ``problem.data`` then holds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from workbench.errors import WorkbenchError
+from workbench.matching.data import NO_DATA
 from workbench.matching.problem import MatchingProblem
 from workbench.progress import Progress
 from workbench.registry import Registry
@@ -45,8 +49,10 @@ class MatchStep:
 class Match:
     """What a matcher hands back: an element and the evidence for it.
 
-    objective: Σ ⟨anchor, π(moving)⟩ over the tensors of the problem; converged: no single-factor move improves it (a local
-    optimum, never called optimal); cancelled: the caller stopped the search and this is the best element found until then.
+    objective: Σ ⟨anchor, π(moving)⟩ over the tensors of the problem, whatever the matcher itself looks at; criterion: what it
+    looks at, in words -> the value reached; starts: what each of several starts reached, in the order they were run;
+    converged: its own search came to rest (a local optimum, never called optimal); cancelled: the caller stopped the search
+    and this is the best element found until then.
     """
 
     element: Element
@@ -55,8 +61,10 @@ class Match:
     sweeps: int = 0
     converged: bool = True
     cancelled: bool = False
-    data_used: str = "no data used"
+    data_used: str = NO_DATA
     notes: tuple[str, ...] = ()
+    criterion: Mapping[str, float] = field(default_factory=dict)
+    starts: tuple[float, ...] = ()
 
 
 @runtime_checkable
@@ -66,6 +74,8 @@ class Matcher(Protocol):
     def match(self, problem: MatchingProblem, *, seed: int = 0, progress: Progress | None = None) -> Match: ...
 
 
+NEEDS = {"nothing": NO_DATA, "inputs": "examples, forward passes", "labels": "a task: examples with targets, and gradients"}
+
 MATCHERS: Registry[Any] = Registry("matcher", package="workbench.matching", group="workbench.matchers")
 
 
@@ -74,6 +84,8 @@ def matcher(name: str, *, reference: str = "") -> Callable[[T], T]:
 
     def decorate(value: T) -> T:
         value.matcher_name = name  # type: ignore[attr-defined]
+        if getattr(value, "needs", "nothing") not in NEEDS:
+            raise WorkbenchError(f"The matcher {name!r} needs {value.needs!r}", expected=f"one of {', '.join(NEEDS)}")  # type: ignore[attr-defined]
         return MATCHERS.register(name, reference=reference)(value)
 
     return decorate
@@ -90,6 +102,11 @@ def resolve_matcher(given: str | Matcher) -> Matcher:
             cause="a class was given instead of an instance" if isinstance(given, type) else "",
         )
     return given
+
+
+def matcher_needs(given: Any) -> str:
+    """A key of ``NEEDS``: what a matcher (name, class or object) looks at beside the weights."""
+    return getattr(MATCHERS[given] if isinstance(given, str) else given, "needs", "nothing")
 
 
 def matcher_settings(chosen: Matcher) -> dict[str, Any]:

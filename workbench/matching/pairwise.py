@@ -6,22 +6,28 @@ import time
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from workbench.devices import resolve_device
 from workbench.errors import WorkbenchError
 from workbench.matching.alignment import Alignment
-from workbench.matching.matcher import Match, Matcher, matcher_settings, resolve_matcher
+from workbench.matching.data import MatchingData, require_data
+from workbench.matching.matcher import Match, Matcher, matcher_needs, matcher_settings, resolve_matcher
 from workbench.matching.preservation import check_preservation
 from workbench.matching.problem import MatchingProblem, cost_tensors, front, require_shared
 from workbench.progress import Progress
 from workbench.schema import versions
 from workbench.states import StateDict, distance, require_finite, require_same_tensors
+from workbench.symmetry.element import Element
 from workbench.symmetry.group import Symmetry
+from workbench.tasks import Task, require_task
 
 # A unit counts as dead when its weights' norm is below this share of the median unit's: weight decay drives it to 1e-20 and
 # less, while the weakest live unit stays far above.
 DEAD = 1e-8
+
+# Examples of a task on which the function is compared before and after.
+CHECKED = 256
 
 
 def align(
@@ -34,6 +40,8 @@ def align(
     device: str | torch.device = "auto",
     model: nn.Module | None = None,
     inputs: Any = None,
+    task: Task | None = None,
+    start: Alignment | Element | None = None,
     progress: Progress | None = None,
 ) -> Alignment:
     """π = argmax_π Σ_k ⟨anchor_k, π(moving)_k⟩, found by ``matcher`` (a local optimum, see its docstring).
@@ -42,19 +50,25 @@ def align(
     matcher: a registered name or a matcher object; seed: feeds the matcher's own generator, never the global one
     device: where cost matrices are computed, "auto" is CUDA where there is one
     model, inputs: given both, π(moving) is run beside moving on the inputs (eval mode, a copy of the model) and the largest
-    change of the outputs is recorded; model is never changed
+    change of the outputs is recorded; model is never changed. They are also what matchers by activations look at
+    task: examples with targets, for matchers that use a loss; its split "train" (or its first) stands for ``inputs`` where none
+    are given, and the check then runs on the first 256 of them
+    start: go on from this alignment or element in place of the matcher's own start
     progress: called after every visit of a factor; raising ``Cancelled`` in it gives the best element so far
 
     Raises ``WorkbenchError`` for states that do not fit the symmetry or each other, for non-finite weights (tensor and count),
-    and where model and inputs are given one without the other.
+    where model and inputs are given one without the other, and where the matcher needs data that were not given.
     """
     started = time.perf_counter()
     chosen = resolve_matcher(matcher)
-    if (model is None) != (inputs is None):
+    if (model is None) != (inputs is None and task is None):
+        given = "model" if model is not None else "inputs" if task is None else "task"
         raise WorkbenchError(
-            f"{'inputs' if model is None else 'model'} was given without {'model' if model is None else 'inputs'}",
+            f"{given} was given without {'model' if model is None else 'inputs'}",
             expected="both, for the function-preservation check, or neither",
         )
+    if task is not None:
+        require_task(task)
     if not isinstance(symmetry, Symmetry):
         raise WorkbenchError(
             f"The symmetry is a {type(symmetry).__name__}",
@@ -68,7 +82,12 @@ def align(
     require_finite(moving, "moving")
 
     where = resolve_device(device)
-    problem = MatchingProblem(symmetry, anchor, moving, names=_parameters(symmetry, model), device=where)
+    first = _first_element(symmetry, start)
+    data = _data(model, inputs, task)
+    if matcher_needs(chosen) != "nothing":
+        require_data(data, f"The matcher {getattr(chosen, 'matcher_name', '')!r}", labels=matcher_needs(chosen) == "labels")
+    names = _parameters(symmetry, model)
+    problem = MatchingProblem(symmetry, anchor, moving, names=names, device=where, start=first, data=data)
     found = chosen.match(problem, seed=seed, progress=progress)
     aligned = symmetry.apply(found.element, moving)
     before, after = (distance(anchor, other, problem.names) for other in (moving, aligned))
@@ -86,11 +105,41 @@ def align(
         converged=found.converged,
         cancelled=found.cancelled,
         units_moved=found.element.units_moved(),
-        preservation=None if model is None else check_preservation(model, moving, aligned, inputs),
+        preservation=None if data is None else check_preservation(data.model, moving, aligned, _checked_inputs(data, inputs)),
         dead_units=_dead_units(problem),
         notes=_notes(found, before),
         data_used=found.data_used,
+        criterion=found.criterion,
+        starts=found.starts,
     )
+
+
+def _first_element(symmetry: Symmetry, start: Alignment | Element | None) -> Element | None:
+    element = start.element if isinstance(start, Alignment) else start
+    if element is None:
+        return None
+    sizes = {name: (*group.over_sizes, group.size) for name, group in symmetry.groups.items()}
+    if not isinstance(element, Element) or {n: tuple(p.shape) for n, p in element.permutations.items()} != sizes:
+        raise WorkbenchError(
+            "The start does not belong to this symmetry",
+            expected=f"an Alignment or an Element with the factors {', '.join(sizes)}",
+            cause="it was found for another model",
+        )
+    return element
+
+
+def _data(model: nn.Module | None, inputs: Any, task: Task | None) -> MatchingData | None:
+    if model is None:
+        return None
+    if inputs is None:
+        return MatchingData.of_task(model, task)  # type: ignore[arg-type]
+    given = inputs if isinstance(inputs, dict) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    whole = MatchingData.of_task(model, task) if task is not None else None
+    return MatchingData(model, given) if whole is None else whole
+
+
+def _checked_inputs(data: MatchingData, inputs: Any) -> Any:
+    return next(data.batches(CHECKED)) if inputs is None else inputs
 
 
 def _parameters(symmetry: Symmetry, model: nn.Module | None) -> tuple[str, ...]:

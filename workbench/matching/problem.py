@@ -11,6 +11,7 @@ Signs, where the symmetry has them, are searched along with the permutations (``
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from workbench.devices import resolve_device
 from workbench.errors import WorkbenchError
+from workbench.matching.data import MatchingData
 from workbench.states import StateDict
 from workbench.symmetry.element import Element
 from workbench.symmetry.group import Symmetry
@@ -50,6 +52,8 @@ class MatchingProblem:
     """Two state dicts of one symmetry, as float64 copies on ``device``, cut into blocks.
 
     names: the tensors that count (default ``cost_tensors``); ``without_biases()`` gives the same problem on weights alone.
+    start: the element a matcher should go on from (None: its own start). data: the model and the examples that matchers beyond
+    weights look at (None: there are none).
     """
 
     def __init__(
@@ -60,8 +64,11 @@ class MatchingProblem:
         *,
         names: Iterable[str] | None = None,
         device: str | torch.device = "cpu",
+        start: Element | None = None,
+        data: MatchingData | None = None,
     ) -> None:
         self.symmetry, self.anchor, self.moving = symmetry, anchor, moving
+        self.start, self.data = start, data
         self.device = resolve_device(device)
         self.names = cost_tensors(symmetry) if names is None else tuple(names)
         self.blocks: list[tuple[Block, Block]] = []
@@ -91,7 +98,18 @@ class MatchingProblem:
 
     def without_biases(self) -> MatchingProblem:
         names = [name for name in self.names if len(self.symmetry.tensors[name].shape) > 1]
-        return MatchingProblem(self.symmetry, self.anchor, self.moving, names=names, device=self.device)
+        return self.on(self.anchor, self.moving, names=names)
+
+    def on(self, anchor: StateDict, moving: StateDict, *, names: Iterable[str] | None = None) -> MatchingProblem:
+        """The same problem for other weights (truncated, weighted, a moving target); ``names`` as they are here by default."""
+        names = self.names if names is None else names
+        return MatchingProblem(self.symmetry, anchor, moving, names=names, device=self.device, start=self.start, data=self.data)
+
+    def starting_at(self, start: Element | None) -> MatchingProblem:
+        """The same problem with another start."""
+        other = copy(self)
+        other.start = start
+        return other
 
     @cached_property
     def neighbours(self) -> dict[str, frozenset[str]]:

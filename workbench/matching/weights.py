@@ -65,16 +65,19 @@ class WeightMatching:
             )
 
     def match(self, problem: MatchingProblem, *, seed: int = 0, progress: Progress | None = None) -> Match:
-        """Run from the start and from ``restarts`` random elements; return the run with the best objective."""
+        """Run from the start (or ``problem.start``) and from ``restarts`` random elements; the best objective wins."""
         if not self.include_biases:
             problem = problem.without_biases()
         generator = torch.Generator().manual_seed(seed)
         reporter = Reporter(progress, "matching")
         best: tuple[float, Match] | None = None
+        ranks: list[float] = []
         for run in range(1 + self.restarts):
             if run:
                 drawn = int(torch.randint(2**62, (1,), generator=generator))
                 start = problem.symmetry.sample(drawn)
+            elif problem.start is not None:
+                start = problem.start
             else:
                 start = anchored_start(problem) if self.start == "anchored" else problem.symmetry.identity()
             search = _Search(problem, start, self, reporter)
@@ -83,13 +86,13 @@ class WeightMatching:
             except Cancelled:
                 # What was accepted so far is a valid element: hand it back instead of losing the work.
                 search.cancelled = True
-            rank = search.rank()
-            if best is None or rank > best[0]:
-                best = rank, search.result()
+            ranks.append(search.rank())
+            if best is None or ranks[-1] > best[0]:
+                best = ranks[-1], search.result()
             if search.cancelled:
-                return replace(best[1], cancelled=True)
+                break
         assert best is not None
-        return best[1]
+        return replace(best[1], cancelled=search.cancelled, starts=tuple(ranks) if self.restarts else ())
 
 
 class _Search:
