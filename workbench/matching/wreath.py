@@ -109,6 +109,17 @@ def propose(
     return Proposal(moved, gain if similarity is not None else None)
 
 
+def assign_nested(
+    problem: MatchingProblem, factor: str, current: Element, tables: Mapping[str | None, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The best order of the copies, and the arrangements inside at their destinations, for given scores alone.
+
+    tables: None -> (H, H) for destination and source copy; dependent factor -> (H, H, n, n), then destination and source unit.
+    """
+    outer, inside, _ = _Nested(problem, factor, current, [], problem.dependents[factor], tables).solve()
+    return outer, {name: torch.stack([places[name] for places in inside]) for name in problem.dependents[factor]}
+
+
 def pieces(
     problem: MatchingProblem,
     factor: str,
