@@ -9,7 +9,7 @@ evaluated in float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from workbench.devices import resolve_device
 from workbench.errors import WorkbenchError
 from workbench.states import StateDict, require_state
 from workbench.tasks import Task, require_task
-from workbench.twins import require_model, twin, watching
+from workbench.twins import main_output, require_model, twin, watching
 
 # Input numbers per batch. On a CPU activations should stay in the cache (a small MNIST CNN is 1.5 times slower at 2^21); a GPU
 # wants large batches, and 2^22 numbers keep the activations of the convolutions met here within a few GB.
@@ -73,7 +73,7 @@ class Evaluator:
                 with torch.no_grad():
                     x = inputs.to(dtype) if inputs.is_floating_point() else inputs
                     # The names of a tied weight are all given, and need not be one tensor.
-                    outputs = _logits(functional_call(self._model, weights, (x,), tie_weights=False))
+                    outputs = main_output(functional_call(self._model, weights, (x,), tie_weights=False))
                     if outputs.dtype in (torch.float16, torch.bfloat16):
                         outputs = outputs.float()
                     values = self.task.judge(outputs, targets)
@@ -187,19 +187,4 @@ def _stochastic(name: str, module: nn.Module, why: str, mend: str) -> WorkbenchE
         f"The model cannot be judged: {where}: {why}",
         expected="a model whose eval-mode output depends on its inputs and weights alone",
         next_step=mend,
-    )
-
-
-def _logits(output: Any) -> Tensor:
-    if isinstance(output, Tensor):
-        return output
-    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if isinstance(found, Tensor):
-        return found
-    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
-        return output[0]
-    raise WorkbenchError(
-        f"The model returned {type(output).__name__}, and no tensor of outputs was found in it",
-        expected="a tensor, a tuple that begins with one, or something with .logits",
-        next_step="wrap the model so that forward returns the logits",
     )

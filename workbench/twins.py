@@ -113,3 +113,19 @@ def _float_leaves(outputs: Any) -> list[Tensor]:
             "The model gave no float tensor, so its function cannot be compared", expected="logits or other float outputs"
         )
     return leaves
+
+
+def main_output(output: Any) -> Tensor:
+    """The tensor that a loss is taken of: the output itself, its ``.logits``, or the first of a tuple."""
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(found, Tensor):
+        return found
+    if isinstance(output, tuple | list) and output and isinstance(output[0], Tensor):
+        return output[0]
+    raise WorkbenchError(
+        f"The model returned {type(output).__name__}, and no tensor of outputs was found in it",
+        expected="a tensor, a tuple that begins with one, or something with .logits",
+        next_step="wrap the model so that forward returns the logits",
+    )

@@ -23,6 +23,7 @@ from workbench.errors import WorkbenchError
 from workbench.matching.data import MatchingData
 from workbench.states import StateDict
 from workbench.symmetry.element import Element
+from workbench.symmetry.entries import Stack
 from workbench.symmetry.group import Symmetry
 from workbench.symmetry.layout import Block, Layout, blocks
 from workbench.symmetry.scaling import SIGN, Scaling, along, scaled_axes
@@ -76,18 +77,15 @@ class MatchingProblem:
         self.occurrences: dict[str, list[tuple[int, int]]] = {name: [] for name in symmetry.groups}
         self.signs: list[list[tuple[Scaling, int]]] = []  # of each block: the signs that negate entries of it, and along which axis
         self.constant = 0.0
-        counted = set(self.names)
-        for piece in symmetry.pieces():
-            if not counted.issuperset(piece.names) or not anchor[piece.names[0]].is_floating_point():
-                continue
-            first, second = (
-                piece.gather(state).detach().to(self.device, torch.float64).contiguous() for state in (anchor, moving)
-            )
+        self._still: dict[tuple[str, int], Block] = {}  # blocks of the moving model that no factor moves
+        for piece in self._counted_pieces():
+            first, second = (self._gathered(piece, state) for state in (anchor, moving))
             negated = _negated(symmetry, piece.names[0], first, piece.layouts)
             for part, pair in enumerate(zip(blocks(first, piece.layouts), blocks(second, piece.layouts), strict=True)):
                 labels = [label for label in pair[0].labels if label in symmetry.groups]
                 if not labels:
                     self.constant += float((pair[0].view * pair[1].view).sum())
+                    self._still[piece.names[0], part] = pair[1]
                     continue
                 for axis, label in enumerate(pair[0].labels):
                     if label in symmetry.groups:
@@ -95,6 +93,32 @@ class MatchingProblem:
                 self.blocks.append(pair)
                 self.signs.append(negated.get(part, []))
                 self.sources.append((piece.names[0], part))
+
+    def _counted_pieces(self) -> list[Stack]:
+        counted = set(self.names)
+        return [
+            piece
+            for piece in self.symmetry.pieces()
+            if counted.issuperset(piece.names) and self.anchor[piece.names[0]].is_floating_point()
+        ]
+
+    def _gathered(self, piece: Stack, state: StateDict) -> Tensor:
+        return piece.gather(state).detach().to(self.device, torch.float64).contiguous()
+
+    def with_anchor(self, anchor: StateDict) -> MatchingProblem:
+        """The same problem for another anchor; the moving model's blocks are shared, so that this is cheap to do often."""
+        other = copy(self)
+        other.anchor, other.blocks, other.constant = anchor, [], 0.0
+        seconds = dict(zip(self.sources, (second for _, second in self.blocks), strict=True))
+        for piece in self._counted_pieces():
+            gathered = self._gathered(piece, anchor)
+            for part, first in enumerate(blocks(gathered, piece.layouts)):
+                source = piece.names[0], part
+                if source in seconds:
+                    other.blocks.append((first, seconds[source]))
+                else:
+                    other.constant += float((first.view * self._still[source].view).sum())
+        return other
 
     def without_biases(self) -> MatchingProblem:
         names = [name for name in self.names if len(self.symmetry.tensors[name].shape) > 1]
