@@ -104,10 +104,12 @@ class _Climb:
             for (name, point), gradient in zip(leaves.items(), gradients, strict=True)
         }
         corner = self.relaxation.vertex(scores, self.best)
-        self._offer(corner)
+        end = self._offer(corner)
         target = self.relaxation.of(corner)
         gap = float(sum((scores[name] * (target[name] - soft[name])).sum() for name in soft))
-        step, reached = line_search(lambda at: float(self.relaxation.objective(blend(soft, target, at))), self.relaxation.degree)
+        step, reached = line_search(
+            value, gap, end, self.relaxation.degree, lambda at: float(self.relaxation.objective(blend(soft, target, at)))
+        )
         moved = blend(soft, target, step)
         self.history.append(
             MatchStep(iteration, "all", reached, reached - value, sum(corner.units_moved().values()), self.reporter.seconds)
@@ -115,10 +117,11 @@ class _Climb:
         self.reporter.step(iteration=iteration, objective=reached, gap=gap, step=step, best=self.reached)
         return moved, reached, gap
 
-    def _offer(self, element: Element) -> None:
+    def _offer(self, element: Element) -> float:
         objective = self.problem.objective(element)
         if objective > self.reached:
             self.best, self.reached = element, objective
+        return objective
 
     def _polished(self, iterations: int, soft_objective: float, stationary: bool) -> Match:
         """Coordinate descent from the rounded answer; without it a single move may still gain."""
@@ -156,15 +159,21 @@ def blend(first: dict[str, Tensor], second: dict[str, Tensor], at: float) -> dic
     return {name: (1 - at) * point + at * second[name] for name, point in first.items()}
 
 
-def line_search(function: Callable[[float], float], degree: int) -> tuple[float, float]:
-    """The argmax over [0, 1] of a polynomial of at most ``degree``, and its value, from degree + 1 values and critical points."""
-    nodes = np.linspace(0, 1, degree + 1)
-    values = np.array([function(float(node)) for node in nodes])
-    # The powers are fitted around the middle, where they are best told apart.
-    polynomial = np.polynomial.Polynomial.fit(nodes, values, degree, domain=[0, 1])
-    critical = polynomial.deriv().roots() if degree > 1 else np.array([])
-    inside = [float(root.real) for root in np.atleast_1d(critical) if abs(root.imag) < 1e-9 and 0 < root.real < 1]
-    candidates = {float(node): float(value) for node, value in zip(nodes, values, strict=True)}
-    candidates |= {root: function(root) for root in inside}
-    best = max(candidates, key=candidates.__getitem__)
-    return best, candidates[best]
+def line_search(
+    value: float, slope: float, end: float, degree: int, function: Callable[[float], float]
+) -> tuple[float, float]:
+    """The argmax over [0, 1] of a polynomial p of at most ``degree``, and the value there.
+
+    value, slope, end: p(0), p′(0) and p(1), which make p(t) = value + slope·t + c t² where the degree is 2; function: p itself,
+    called at degree − 2 further points.
+    """
+    degree = max(degree, 2)
+    nodes = np.linspace(0, 1, degree)[1:]
+    values = np.array([function(float(t)) for t in nodes[:-1]] + [end])
+    powers = np.arange(2, degree + 1)
+    higher = np.linalg.solve(nodes[:, None] ** powers, values - value - slope * nodes)
+    polynomial = np.polynomial.Polynomial([value, slope, *higher])
+    critical = polynomial.deriv().roots()
+    inside = [float(root.real) for root in critical if abs(root.imag) < 1e-9 and 0 < root.real < 1]
+    best = max([0.0, *inside, 1.0], key=polynomial)
+    return best, float(polynomial(best))

@@ -9,8 +9,8 @@ A new method is one file in this package (or behind an entry point of the group 
         rounds: int = 10
         def match(self, problem, *, seed=0, progress=None) -> Match: ...
 
-``needs`` (a class attribute, default "nothing") says what a method looks at beside the weights: "inputs" (examples, run through
-the model) or "labels" (a task: examples with targets, and gradients). ``problem.data`` then holds it.
+``needs`` (an attribute or property, default "nothing") says what a method looks at beside the weights: "inputs" (examples, run
+through the model) or "labels" (a task: examples with targets, and gradients). ``problem.data`` then holds it.
 """
 
 from __future__ import annotations
@@ -84,8 +84,6 @@ def matcher(name: str, *, reference: str = "") -> Callable[[T], T]:
 
     def decorate(value: T) -> T:
         value.matcher_name = name  # type: ignore[attr-defined]
-        if getattr(value, "needs", "nothing") not in NEEDS:
-            raise WorkbenchError(f"The matcher {name!r} needs {value.needs!r}", expected=f"one of {', '.join(NEEDS)}")  # type: ignore[attr-defined]
         return MATCHERS.register(name, reference=reference)(value)
 
     return decorate
@@ -106,7 +104,11 @@ def resolve_matcher(given: str | Matcher) -> Matcher:
 
 def matcher_needs(given: Any) -> str:
     """A key of ``NEEDS``: what a matcher (name, class or object) looks at beside the weights."""
-    return getattr(MATCHERS[given] if isinstance(given, str) else given, "needs", "nothing")
+    chosen = MATCHERS[given]() if isinstance(given, str) else given() if isinstance(given, type) else given
+    needs = getattr(chosen, "needs", "nothing")
+    if needs not in NEEDS:
+        raise WorkbenchError(f"The matcher {type(chosen).__name__} needs {needs!r}", expected=f"one of {', '.join(NEEDS)}")
+    return needs
 
 
 def matcher_settings(chosen: Matcher) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def _notes(found: Match, before: float) -> tuple[str, ...]:
     if found.cancelled:
         notes.append("cancelled: this is the best element found until then")
     elif not found.converged and found.sweeps:
-        notes.append(f"stopped after {found.sweeps} sweeps with moves left")
+        notes.append(f"stopped after {found.sweeps} sweeps or steps, before the search came to rest")
     return tuple(notes)
 
 
