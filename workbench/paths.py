@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Tensor
 
 from workbench.errors import WorkbenchError
-from workbench.states import StateDict, clone, require_same_tensors, storage_key
+from workbench.states import StateDict, clone, mix, require_same_tensors
 
 
 @runtime_checkable
@@ -28,42 +27,6 @@ class Path(Protocol):
     """A curve in weight space; t runs over [0, 1]. Every call returns new tensors."""
 
     def __call__(self, t: float, /) -> dict[str, Tensor]: ...
-
-
-def mix(states: Sequence[StateDict], weights: Sequence[float]) -> dict[str, Tensor]:
-    """Σ_i weights_i · states_i per float tensor, in the states' dtype (half precision is summed in float32, then rounded once).
-
-    An entry in which all states agree is returned unchanged, whatever the rounding of the weights. Ties are kept.
-    """
-    largest = max(range(len(weights)), key=lambda i: weights[i])
-    if weights[largest] == 1 and not any(w for i, w in enumerate(weights) if i != largest):
-        return clone(states[largest])
-    done: dict[tuple, Tensor] = {}
-    out: dict[str, Tensor] = {}
-    for name in states[0]:
-        tensors = [state[name].detach() for state in states]
-        key = tuple(storage_key(tensor) for tensor in tensors)
-        if key not in done:
-            done[key] = _mix_tensors(tensors, weights) if _mixes(tensors[0]) else tensors[largest].clone()
-        out[name] = done[key]
-    return out
-
-
-def _mixes(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _mix_tensors(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    dtype = tensors[0].dtype
-    for tensor in tensors[1:]:
-        dtype = torch.promote_types(dtype, tensor.dtype)
-    work = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
-    total = tensors[0].to(work) * weights[0]
-    agree = torch.ones_like(tensors[0], dtype=torch.bool)
-    for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
-        total = total + tensor.to(work) * weight
-        agree = agree & (tensor == tensors[0])
-    return torch.where(agree, tensors[0].to(dtype), total.to(dtype))
 
 
 def _require(points: Sequence[StateDict], least: int, kind: str) -> None:

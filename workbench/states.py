@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -118,6 +118,42 @@ def squared_distance(first: StateDict, second: StateDict, names: Iterable[str] |
 def distance(first: StateDict, second: StateDict, names: Iterable[str] | None = None) -> float:
     """Euclidean distance between two state dicts, see ``squared_distance``."""
     return math.sqrt(squared_distance(first, second, names))
+
+
+def mix(states: Sequence[StateDict], weights: Sequence[float]) -> dict[str, Tensor]:
+    """Σ_i weights_i · states_i per float tensor, in the states' dtype (half precision is summed in float32, then rounded once).
+
+    An entry in which all states agree is returned unchanged, whatever the rounding of the weights. Ties are kept.
+    """
+    largest = max(range(len(weights)), key=lambda i: weights[i])
+    if weights[largest] == 1 and not any(w for i, w in enumerate(weights) if i != largest):
+        return clone(states[largest])
+    done: dict[tuple, Tensor] = {}
+    out: dict[str, Tensor] = {}
+    for name in states[0]:
+        tensors = [state[name].detach() for state in states]
+        key = tuple(storage_key(tensor) for tensor in tensors)
+        if key not in done:
+            done[key] = _mix_tensors(tensors, weights) if _mixes(tensors[0]) else tensors[largest].clone()
+        out[name] = done[key]
+    return out
+
+
+def _mixes(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _mix_tensors(tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    dtype = tensors[0].dtype
+    for tensor in tensors[1:]:
+        dtype = torch.promote_types(dtype, tensor.dtype)
+    work = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    total = tensors[0].to(work) * weights[0]
+    agree = torch.ones_like(tensors[0], dtype=torch.bool)
+    for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
+        total = total + tensor.to(work) * weight
+        agree = agree & (tensor == tensors[0])
+    return torch.where(agree, tensors[0].to(dtype), total.to(dtype))
 
 
 def fingerprint(state: StateDict) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -61,32 +62,11 @@ def align(
     """
     started = time.perf_counter()
     chosen = resolve_matcher(matcher)
-    if (model is None) != (inputs is None and task is None):
-        given = "model" if model is not None else "inputs" if task is None else "task"
-        raise WorkbenchError(
-            f"{given} was given without {'model' if model is None else 'inputs'}",
-            expected="both, for the function-preservation check, or neither",
-        )
-    if task is not None:
-        require_task(task)
-    if not isinstance(symmetry, Symmetry):
-        raise WorkbenchError(
-            f"The symmetry is a {type(symmetry).__name__}",
-            expected="a Symmetry",
-            next_step="discover_symmetry(model, inputs) finds it",
-        )
-    require_same_tensors(anchor, moving, names=("anchor", "moving"))
-    symmetry.require_fits(anchor)
-    require_shared(symmetry)
-    require_finite(anchor, "anchor")
-    require_finite(moving, "moving")
-
+    data = data_given(chosen, model, inputs, task)
+    require_matchable(symmetry, {"anchor": anchor, "moving": moving})
     where = resolve_device(device)
     first = _first_element(symmetry, start)
-    data = _data(model, inputs, task)
-    if matcher_needs(chosen) != "nothing":
-        require_data(data, f"The matcher {getattr(chosen, 'matcher_name', '')!r}", labels=matcher_needs(chosen) == "labels")
-    names = _parameters(symmetry, model)
+    names = parameters(symmetry, model)
     problem = MatchingProblem(symmetry, anchor, moving, names=names, device=where, start=first, data=data)
     found = chosen.match(problem, seed=seed, progress=progress)
     aligned = symmetry.apply(found.element, moving)
@@ -105,7 +85,7 @@ def align(
         converged=found.converged,
         cancelled=found.cancelled,
         units_moved=found.element.units_moved(),
-        preservation=None if data is None else check_preservation(data.model, moving, aligned, _checked_inputs(data, inputs)),
+        preservation=None if data is None else check_preservation(data.model, moving, aligned, checked_inputs(data, inputs)),
         dead_units=_dead_units(problem),
         notes=_notes(found, before),
         data_used=found.data_used,
@@ -128,21 +108,50 @@ def _first_element(symmetry: Symmetry, start: Alignment | Element | None) -> Ele
     return element
 
 
-def _data(model: nn.Module | None, inputs: Any, task: Task | None) -> MatchingData | None:
-    if model is None:
-        return None
-    if inputs is None:
-        return MatchingData.of_task(model, task)  # type: ignore[arg-type]
-    given = inputs if isinstance(inputs, dict) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
-    whole = MatchingData.of_task(model, task) if task is not None else None
-    return MatchingData(model, given) if whole is None else whole
+def require_matchable(symmetry: Symmetry, states: Mapping[str, StateDict]) -> None:
+    """Raise unless there is something to match, and all states (by the words for them) fit the symmetry and are finite."""
+    if not isinstance(symmetry, Symmetry):
+        raise WorkbenchError(
+            f"The symmetry is a {type(symmetry).__name__}",
+            expected="a Symmetry",
+            next_step="discover_symmetry(model, inputs) finds it",
+        )
+    (first_word, first), *others = states.items()
+    for word, state in others:
+        require_same_tensors(first, state, names=(first_word, word))
+    symmetry.require_fits(first)
+    require_shared(symmetry)
+    for word, state in states.items():
+        require_finite(state, word)
 
 
-def _checked_inputs(data: MatchingData, inputs: Any) -> Any:
+def data_given(chosen: Any, model: nn.Module | None, inputs: Any, task: Task | None) -> MatchingData | None:
+    """The data that a matcher may look at, or None; raises where it needs more than was given, and for a half of a pair."""
+    if (model is None) != (inputs is None and task is None):
+        given = "model" if model is not None else "inputs" if task is None else "task"
+        raise WorkbenchError(
+            f"{given} was given without {'model' if model is None else 'inputs'}",
+            expected="both, for the function-preservation check, or neither",
+        )
+    data = None
+    if task is not None:
+        require_task(task)
+        data = MatchingData.of_task(model, task)  # type: ignore[arg-type]
+    elif model is not None:
+        given = inputs if isinstance(inputs, dict) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+        data = MatchingData(model, given)
+    needs = matcher_needs(chosen)
+    if needs != "nothing":
+        require_data(data, f"The matcher {getattr(chosen, 'matcher_name', '')!r}", labels=needs == "labels")
+    return data
+
+
+def checked_inputs(data: MatchingData, inputs: Any) -> Any:
+    """The inputs on which the function is compared: those given, or the first examples of the task."""
     return next(data.batches(CHECKED)) if inputs is None else inputs
 
 
-def _parameters(symmetry: Symmetry, model: nn.Module | None) -> tuple[str, ...]:
+def parameters(symmetry: Symmetry, model: nn.Module | None) -> tuple[str, ...]:
     """The tensors that count. With a model at hand its buffers are known exactly; without one they are known by name."""
     names = cost_tensors(symmetry)
     if model is None:
