@@ -5,7 +5,7 @@ import torch
 from benchmarks.factored_models import Decoder, Encoder, Experts, gaussian_state
 
 from workbench.errors import WorkbenchError
-from workbench.matching import MATCHERS, MatchingProblem, WeightMatching, align
+from workbench.matching import MATCHERS, MatchingProblem, WeightMatching, align, matcher_needs
 from workbench.symmetry import PermutationSpec, discover_symmetry
 
 MODELS = {
@@ -91,7 +91,7 @@ def test_every_matcher_keeps_the_function(case):
     model, symmetry = case
     inputs = tuple(x.double() if x.is_floating_point() else x for x in model.example())
     a, b = gaussian_state(model, 0), gaussian_state(model, 1)
-    for name in MATCHERS:
+    for name in (name for name in MATCHERS if matcher_needs(name) != "labels"):
         found = align(symmetry, a, b, name, model=model, inputs=inputs)
         assert found.preservation.passed
         assert found.preservation.max_abs_change < 1e-10 * found.preservation.scale

@@ -24,7 +24,21 @@ _HOME = {
     # Symmetry: discovered from the graph, proved by test
     "symmetry": ("discover_symmetry", "Symmetry", "Element", "Group", "PinnedAxis", "SymmetryCheck", "PermutationSpec", "min_mass"),
     # Matching
-    "matching": ("align", "Alignment", "Matcher", "matcher", "WeightMatching"),
+    "matching": (
+        "align",
+        "Alignment",
+        "Matcher",
+        "matcher",
+        "WeightMatching",
+        "SpectralMatching",
+        "AnnealedMatching",
+        "FrankWolfe",
+        "SinkhornMatching",
+        "CovarianceMatching",
+        "StraightThrough",
+        "align_many",
+        "MultiAlignment",
+    ),
     # Paths, profiles, barriers
     "paths": ("LinearPath", "PolygonalPath", "BezierPath", "Path"),
     "evaluation": ("evaluate",),

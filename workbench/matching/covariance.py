@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from workbench.errors import WorkbenchError
+from workbench.errors import Cancelled, WorkbenchError
 from workbench.matching.data import MatchingData, require_data
 from workbench.matching.matcher import Match, matcher
 from workbench.matching.problem import MatchingProblem
@@ -62,9 +62,13 @@ class CovarianceMatching:
         count = min(self.examples or data.size, data.size)
         reporter = Reporter(progress, "second moments", total=2 * count)
         weighted = []
-        for state in (problem.anchor, problem.moving):
-            moments = second_moments(data, state, count, self.batch_size, problem.device, reporter)
-            weighted.append(_weighted(state, moments, problem.device))
+        try:
+            for state in (problem.anchor, problem.moving):
+                moments = second_moments(data, state, count, self.batch_size, problem.device, reporter)
+                weighted.append(_weighted(state, moments, problem.device))
+        except Cancelled:
+            start = problem.start if problem.start is not None else problem.symmetry.identity()
+            return Match(start, problem.objective(start), converged=False, cancelled=True, data_used=data.words(count))
         found = self._inner().match(problem.on(*weighted), seed=seed, progress=progress)
         plain = [n for n in problem.names if problem.symmetry.tensors[n].shape[1:] and n not in moments]
         notes = (f"not weighted: {', '.join(plain[:5])}{' …' if len(plain) > 5 else ''}",) if plain else ()

@@ -30,13 +30,15 @@ class SpectralMatching:
     """Weight matching on the rank-k truncation of every layer: no data. Where a barrier is left it often lowers it; no promise.
 
     rank: k, the same for every layer (a layer with fewer singular values stays whole); 0: read off the spectrum, every layer keeps
-    the directions whose squared singular values make up ``energy`` of its squared norm, in the model that needs fewer; energy: that
-    share, in (0, 1] (trained layers put .3 to .5 of it into a few dozen directions, their initialisation spreads the rest evenly);
+    the directions whose squared singular values make up ``energy`` of its squared norm, in the model that needs fewer, but at least
+    ``least`` (a handful of directions does not tell units apart); energy: that share, in (0, 1]: trained layers put .3 to .5 of it
+    into a few dozen directions, their initialisation spreads the rest evenly;
     include_biases: whether one-axis tensors pull on the match; restarts, max_sweeps, tolerance, order, start: see weight matching.
     """
 
     rank: int = 0
     energy: float = 0.4
+    least: int = 16
     include_biases: bool = False
     restarts: int = 0
     max_sweeps: int = 100
@@ -45,8 +47,10 @@ class SpectralMatching:
     start: Literal["identity", "anchored"] = "identity"
 
     def __post_init__(self) -> None:
-        if self.rank < 0 or not 0 < self.energy <= 1:
-            raise WorkbenchError(f"rank={self.rank}, energy={self.energy}", expected="rank ≥ 0 and energy in (0, 1]")
+        if self.rank < 0 or self.least < 1 or not 0 < self.energy <= 1:
+            raise WorkbenchError(
+                f"rank={self.rank}, energy={self.energy}, least={self.least}", expected="rank ≥ 0, least ≥ 1 and energy in (0, 1]"
+            )
         self._inner()
 
     def _inner(self) -> WeightMatching:
@@ -61,7 +65,7 @@ class SpectralMatching:
 
     def match(self, problem: MatchingProblem, *, seed: int = 0, progress: Progress | None = None) -> Match:
         pair = _Pair(problem)
-        ranks = self.rank or pair.energy_ranks(self.energy)
+        ranks = self.rank or pair.energy_ranks(self.energy, self.least)
         found = self._inner().match(pair.truncated(ranks), seed=seed, progress=progress)
         return pair.told(found, pair.words(ranks), {"objective of the truncated weights": found.objective})
 
@@ -137,9 +141,9 @@ class _Pair:
     def largest(self) -> int:
         return self.spectra[0].largest
 
-    def energy_ranks(self, share: float) -> dict[str, int]:
+    def energy_ranks(self, share: float, least: int) -> dict[str, int]:
         first, second = (spectra.energy_ranks(share) for spectra in self.spectra)
-        return {name: min(rank, second[name]) for name, rank in first.items()}
+        return {name: max(least, min(rank, second[name])) for name, rank in first.items()}
 
     def truncated(self, ranks: int | Mapping[str, int]) -> MatchingProblem:
         return self.problem.on(*(spectra.truncated(ranks) for spectra in self.spectra))
@@ -147,7 +151,8 @@ class _Pair:
     def words(self, ranks: int | Mapping[str, int]) -> str:
         if isinstance(ranks, int):
             return f"rank {ranks} of every layer"
-        return "rank " + ", ".join(f"{rank} of {name}" for name, rank in ranks.items())
+        full = {name: max(one.rank for one in found) for name, found in self.spectra[0].layers.items()}
+        return "rank " + ", ".join(f"{min(rank, full[name])} of {full[name]} of {name}" for name, rank in ranks.items())
 
     def told(self, found: Match, words: str, criterion: Mapping[str, float]) -> Match:
         """The match with the objective of the full weights, as every matcher gives it."""

@@ -54,7 +54,7 @@ class TaskLoss:
         inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
         # BatchNorm in training mode writes its buffers: it gets copies of its own.
         parameters = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        given = {name: tensor if name in parameters else tensor.clone() for name, tensor in weights.items()}
+        given = {name: tensor if name in parameters else tensor.detach().clone() for name, tensor in weights.items()}
         outputs = main_output(functional_call(self.model, given, (inputs,), tie_weights=False))
         return self.task.judge(outputs, self.targets[rows])["loss"].mean()
 
