@@ -216,12 +216,20 @@ def _negated(symmetry: Symmetry, piece: str, tensor: Tensor, layouts: Iterable[L
     return found
 
 
+# A share is updated where at most this part of the units changed place, and computed anew after so many updates, so that their
+# rounding does not add up.
+UPDATED, REFRESHED = 0.7, 50
+
+
 class CostMatrices:
-    """Cost matrices of a problem; a block's share is computed again only where a permutation it depends on was replaced."""
+    """Cost matrices of a problem; a block's share is computed again only where a permutation it depends on was replaced.
+
+    Where only k of its n units changed place, the share changes by a product over those k: C + A[:, K] (B̃_new − B̃_old)[:, K]ᵀ.
+    """
 
     def __init__(self, problem: MatchingProblem) -> None:
         self._problem = problem
-        self._shares: dict[tuple[int, int], tuple[tuple[Tensor | None, ...], Tensor]] = {}
+        self._shares: dict[tuple[int, int], tuple[tuple[Tensor | None, ...], Tensor, int]] = {}
 
     def of(self, factor: str, element: Element, *, only: set[str] | None = None) -> Tensor | None:
         """C of shape (*sizes of the factors it is over, n, n): ``C[β][i, j]`` for destination unit i and source unit j of copy β.
@@ -251,11 +259,45 @@ class CostMatrices:
         known = self._shares.get((index, axis))
         if known is not None and all(a is b for a, b in zip(known[0], depends, strict=True)):
             return known[1]
+        if known is not None and known[2] < REFRESHED:
+            updated = self._updated(index, axis, factor, others, known[0], depends, known[1])
+            if updated is not None:
+                self._shares[index, axis] = depends, updated, known[2] + 1
+                return updated
         first = self._problem.blocks[index][0]
         outer = [first.coordinate_of(axis, name) for name in self._problem.symmetry.groups[factor].over]
         share = front(first.view, outer, axis) @ front(self._problem.moved(index, element, [axis]), outer, axis).mT
-        self._shares[index, axis] = depends, share
+        self._shares[index, axis] = depends, share, 0
         return share
+
+    def _updated(
+        self,
+        index: int,
+        axis: int,
+        factor: str,
+        others: tuple[str, ...],
+        before: tuple[Tensor | None, ...],
+        after: tuple[Tensor | None, ...],
+        share: Tensor,
+    ) -> Tensor | None:
+        """The share after few units of the one other factor changed place; None where they are many, or there are other factors."""
+        groups = self._problem.symmetry.groups
+        if len(others) != 1 or len(before) != 1 or groups[factor].over or groups[others[0]].over:
+            return None
+        old, new = before[0], after[0]
+        assert old is not None
+        assert new is not None
+        changed = (old != new).nonzero().flatten()
+        if len(changed) > UPDATED * len(new):
+            return None
+        (first, second), device = self._problem.blocks[index], share.device
+        where = next(d for d, label in enumerate(first.labels) if d != axis and label == others[0])
+        difference = second.view.index_select(where, new[changed].to(device)) - second.view.index_select(
+            where, old[changed].to(device)
+        )
+        return torch.addmm(
+            share, front(first.view.index_select(where, changed.to(device)), [], axis), front(difference, [], axis).mT
+        )
 
 
 def front(view: Tensor, outer: list[int], axis: int) -> Tensor:

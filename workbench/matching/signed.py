@@ -13,7 +13,7 @@ For one sign that acts everywhere this is |C|; with scores C₀ (not touched) an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from workbench.errors import WorkbenchError
-from workbench.matching.assignment import ROUNDING, assign, assign_copies
+from workbench.matching.assignment import ROUNDING, Assigner, assign, assign_copies
 from workbench.matching.problem import CostMatrices, MatchingProblem
 from workbench.symmetry.element import Element
 
@@ -38,7 +38,15 @@ def sign_patterns(exponents: Sequence[Sequence[int]]) -> Tensor:
     return 1 - 2 * ((chosen @ powers.T) % 2)
 
 
-def assign_signed(scores: Tensor, patterns: Tensor, permutation: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, float]:
+def assign_signed(
+    scores: Tensor,
+    patterns: Tensor,
+    permutation: Tensor,
+    chosen: Tensor,
+    *,
+    assigner: Assigner | None = None,
+    key: Hashable = None,
+) -> tuple[Tensor, Tensor, float]:
     """The best permutation and sign pattern of every unit, and the gain over the present ones.
 
     scores: (E, n, n), one for each set of tensors that signs act on alike; patterns: (S, E) of ±1, see ``sign_patterns``
@@ -49,7 +57,7 @@ def assign_signed(scores: Tensor, patterns: Tensor, permutation: Tensor, chosen:
     values = torch.einsum("se,eij->sij", patterns.to(scores.dtype), scores).cpu()
     best, which = values.max(0)
     rows = torch.arange(len(permutation))
-    new, _ = assign(best, permutation)
+    new, _ = assign(best, permutation, assigner=assigner, key=key)
     now = values[chosen, rows, permutation]
     pattern = which[rows, new]
     # At the same place a sign is kept unless another one is better: an entry of 0 has no sign of its own.
@@ -63,12 +71,18 @@ def assign_signed(scores: Tensor, patterns: Tensor, permutation: Tensor, chosen:
 
 
 def solve(
-    problem: MatchingProblem, costs: CostMatrices, name: str, element: Element, *, only: set[str] | None = None
+    problem: MatchingProblem,
+    costs: CostMatrices,
+    name: str,
+    element: Element,
+    *,
+    only: set[str] | None = None,
+    assigner: Assigner | None = None,
 ) -> tuple[Element, float]:
     """``element`` with the best arrangement, and the best signs, of the units of one factor, all others held; and the gain.
 
-    The gain is exact where the factor is not quadratic. only: see ``CostMatrices.of``. The element itself comes back, with gain
-    0, where nothing gains.
+    The gain is exact where the factor is not quadratic. only: see ``CostMatrices.of``; assigner: see ``assign``. The element itself
+    comes back, with gain 0, where nothing gains.
     """
     old = element.permutations[name]
     shares = costs.by_signs(name, element, only=only)
@@ -76,13 +90,15 @@ def solve(
         return element, 0.0
     signs = problem.sign_names[name]
     if not signs:
-        new, gain = assign_copies(sum(shares.values()), old)
+        new, gain = assign_copies(sum(shares.values()), old, assigner=assigner, key=name)
         return (element, 0.0) if new is old else (replace(element, permutations={**element.permutations, name: new}), gain)
     scores, patterns = torch.stack(list(shares.values())), sign_patterns(list(shares))
     chosen, total = _chosen(element, signs, old.shape), 0.0
     units, kinds = old.clone(), chosen.clone()
     for copy in np.ndindex(old.shape[:-1]):
-        units[copy], kinds[copy], gain = assign_signed(scores[(slice(None), *copy)], patterns, old[copy], chosen[copy])
+        units[copy], kinds[copy], gain = assign_signed(
+            scores[(slice(None), *copy)], patterns, old[copy], chosen[copy], assigner=assigner, key=(name, copy)
+        )
         total += gain
     if total <= 0:
         return element, 0.0

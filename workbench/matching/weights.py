@@ -15,6 +15,7 @@ from torch import Tensor
 
 from workbench.errors import Cancelled, WorkbenchError
 from workbench.matching import heads, wreath
+from workbench.matching.assignment import SOLVERS, Assigner, Solver
 from workbench.matching.matcher import Match, MatchStep, matcher
 from workbench.matching.problem import CostMatrices, MatchingProblem
 from workbench.matching.signed import solve
@@ -39,6 +40,7 @@ class WeightMatching:
     head_similarity: "weights", or "invariant": heads are ordered by the products W_Q W_Kᵀ and W_V W_O, which no change of basis
     inside a head can touch (``workbench.matching.heads``); what is inside each head is then arranged by its weights. The order of
     the heads no longer raises the objective over weights, so the history may fall where heads were visited.
+    solver: of the assignments, "auto", "scipy", "jv" or "auction" (``workbench.matching.assignment``); all are exact.
     """
 
     max_sweeps: int = 100
@@ -48,12 +50,14 @@ class WeightMatching:
     restarts: int = 0
     start: Literal["identity", "anchored"] = "identity"
     head_similarity: Literal["weights", "invariant"] = "weights"
+    solver: Solver = "auto"
 
     def __post_init__(self) -> None:
         choices = {
             "order": ("random", "given"),
             "start": ("identity", "anchored"),
             "head_similarity": ("weights", "invariant"),
+            "solver": SOLVERS,
         }
         for name, allowed in choices.items():
             if getattr(self, name) not in allowed:
@@ -100,7 +104,7 @@ class _Search:
 
     def __init__(self, problem: MatchingProblem, start: Element, settings: WeightMatching, reporter: Reporter) -> None:
         self.problem, self.settings, self.reporter = problem, settings, reporter
-        self.element, self.costs = problem.searched(start), CostMatrices(problem)
+        self.element, self.costs, self.assigner = problem.searched(start), CostMatrices(problem), Assigner(settings.solver)
         self.objective = problem.objective(self.element)
         self.history = [MatchStep(0, "", self.objective, 0.0, 0, reporter.seconds)]
         self.waiting = {name for name, places in problem.occurrences.items() if places}
@@ -165,7 +169,7 @@ class _Search:
 
     def _solve(self, name: str) -> tuple[Element, float]:
         """One assignment per copy, signs included; the summed gain is exact where the factor is not quadratic."""
-        return solve(self.problem, self.costs, name, self.element)
+        return solve(self.problem, self.costs, name, self.element, assigner=self.assigner)
 
     def _outer(self, name: str) -> Element:
         if not wreath.can_move(self.problem, name):
@@ -232,6 +236,8 @@ class _Search:
             if values and any(bool((value < 0).any()) for value in values):
                 negated = int(torch.stack(values).lt(0).any(0).sum())
                 notes.append(f"{negated} of {values[0].numel()} units of {name} were negated")
+        if self.assigner.solved.keys() - {"scipy"}:
+            notes.append(self.assigner.words)
         if self.settings.head_similarity == "invariant":
             ordered = ", ".join(self.pairs)
             notes.append(f"ordered by invariant products: {ordered or 'nothing, no factor has pairs of projections'}")
