@@ -46,7 +46,7 @@ def assemble(captured: Capture, walk: Interpreter, *, stacks: Collection[str] = 
         axes = parameters.get(canonical)
         shape = tuple(tensor.shape)
         if axes is not None:
-            layouts = tuple(_layout(axis, labels) for axis in axes)
+            layouts = tuple(layout_of(axis, labels) for axis in axes)
             role = MOVED if any(movable(layout) for layout in layouts) else FIXED
             if name == canonical:
                 pinned += _pinned_axes(name, axes)
@@ -168,7 +168,7 @@ def _factor_names(captured: Capture, parameters: Mapping[str, list[Tree]], stack
     return names
 
 
-def _layout(tree: Tree, labels: Mapping[Atom, str]) -> Layout:
+def layout_of(tree: Tree, labels: Mapping[Atom, str]) -> Layout:
     """The final layout of an axis; neighbouring fixed stretches are merged."""
     tree = normalise(tree)
     if isinstance(tree, Atom):
@@ -177,7 +177,7 @@ def _layout(tree: Tree, labels: Mapping[Atom, str]) -> Layout:
         is_sum = isinstance(tree, Cat)
         merged: list[Layout] = []
         for child in tree.parts if is_sum else tree.children:
-            item = _layout(child, labels)
+            item = layout_of(child, labels)
             last = merged[-1] if merged else None
             if isinstance(item, Leaf) and item.factor is None and isinstance(last, Leaf) and last.factor is None:
                 merged[-1] = Leaf(None, last.size + item.size if is_sum else last.size * item.size)

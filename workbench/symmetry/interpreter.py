@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 from workbench.progress import Progress, Reporter
 from workbench.symmetry.capture import CONSTANT, INPUT, MOVABLE, Capture
 from workbench.symmetry.pointers import Pointer, Step, pointing
-from workbench.symmetry.records import Keys, Record, TensorType
+from workbench.symmetry.records import Deferred, Keys, Record, TensorType
 from workbench.symmetry.rules import RULES, TAKE_INDICES, NoRule
 from workbench.symmetry.trees import ONE, Atom, Reason, Tree, Uni, atoms, fresh, normalise, pin, pinned, stretches, uniform, unify
 
@@ -163,6 +163,12 @@ class Interpreter:
         expected = [tuple(leaf.shape) for leaf in pytree.tree_leaves(self.node.meta["val"]) if isinstance(leaf, Tensor)]
         if found != expected[: len(found)]:
             raise AssertionError(f"the rule for {self.op} made shapes {found}, the graph has {expected}")
+
+    def typed(self) -> Iterator[tuple[Node, TensorType]]:
+        """Every node with the type of its value, after the walk; views that nothing needed are left out."""
+        for node, kind in self._types.items():
+            if isinstance(kind, TensorType) and not (isinstance(kind, Deferred) and kind.pending):
+                yield node, kind
 
     # -- what rules see
 
