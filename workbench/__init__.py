@@ -30,6 +30,7 @@ _HOME = {
         "Matcher",
         "matcher",
         "WeightMatching",
+        "ActivationMatching",
         "SpectralMatching",
         "AnnealedMatching",
         "FrankWolfe",

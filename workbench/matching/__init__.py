@@ -1,5 +1,6 @@
 """Matching: the symmetry element that brings one model close to another."""
 
+from workbench.matching.activations import ActivationMatching
 from workbench.matching.alignment import Alignment, Preservation
 from workbench.matching.all_to_one import AllToOne
 from workbench.matching.covariance import CovarianceMatching
@@ -21,6 +22,7 @@ __all__ = [
     "MANY_MATCHERS",
     "MATCHERS",
     "NEEDS",
+    "ActivationMatching",
     "Alignment",
     "AllToOne",
     "AnnealedMatching",

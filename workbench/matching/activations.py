@@ -29,7 +29,7 @@ from workbench.states import StateDict
 from workbench.symmetry.activations import Activation, Reader, activations
 from workbench.symmetry.capture import capture
 from workbench.symmetry.element import Element
-from workbench.symmetry.layout import Block, blocks
+from workbench.symmetry.layout import blocks
 
 # Rounds of coordinate descent over the factors that no activation carries.
 ROUNDS = 10
@@ -216,7 +216,7 @@ class _Stream:
         return notes
 
     def _criterion(self, element: Element) -> dict[str, float]:
-        """The mean correlation of matched units, and of units at the same place, over all sites."""
+        """The mean correlation of matched units, and of units at the same place, over the anchor's live units at all sites."""
         after, before, units = 0.0, 0.0, 0
         for number, site in enumerate(self.sites):
             moments = self.moments[site.factor, number]
@@ -226,7 +226,7 @@ class _Stream:
             source = _sources(self.problem, element, site.factor, len(correlation))
             after += float(correlation.gather(1, source[:, None]).sum())
             before += float(correlation.diagonal().sum())
-            units += len(correlation)
+            units += int((~moments.dead()[0]).sum())
         return {"mean correlation of matched units": after / units, "before matching": before / units} if units else {}
 
 
@@ -265,16 +265,12 @@ def _sites(activation: Activation, name: str, over: tuple[str, ...], problem: Ma
             continue
         own = block.labels.index(name)
         outer = block.labels.index(over[0]) if over else None
-        positions = _positions(block, own, outer, problem)
+        others = [d for d, label in enumerate(block.labels) if label in problem.symmetry.groups and d not in (own, outer)]
+        if others:
+            continue  # units of another factor, whose order is not known yet, would count as samples
+        positions = block.view.numel() // block.view.shape[own] // (block.view.shape[outer] if outer is not None else 1)
         out.append((positions, _Site(name, activation.node, activation.layouts, number, outer, own)))
     return out
-
-
-def _positions(block: Block, own: int, outer: int | None, problem: MatchingProblem) -> int:
-    """Samples per unit. Axes of other factors mix units that will be moved: such a value is the last choice."""
-    other = [d for d, label in enumerate(block.labels) if label in problem.symmetry.groups and d not in (own, outer)]
-    total = block.view.numel() // block.view.shape[own] // (block.view.shape[outer] if outer is not None else 1)
-    return 0 if other else total
 
 
 def filled(problem: MatchingProblem, element: Element, names: list[str]) -> Element:
