@@ -64,7 +64,7 @@ def test_planted_elements_are_found(case, read):
 def test_unrelated_pairing_recovers_nothing():
     """Control: the second model sees other examples than the first."""
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.relu(torch.randn(12, 400, generator=generator)) for _ in range(2))
+    a, b = (torch.relu(torch.randn(400, 12, generator=generator)) for _ in range(2))
     moments = CrossMoments()
     moments.add(a, b)
     assert float(moments.correlation().abs().max()) < 0.3
@@ -101,29 +101,29 @@ def test_against_a_plain_computation(cost):
 @pytest.mark.parametrize("size", [1, 7, 100, 1000])
 def test_moments_do_not_depend_on_the_batches(size):
     generator = torch.Generator().manual_seed(0)
-    a, b = (5 + torch.randn(8, 900, generator=generator) for _ in range(2))
+    a, b = (5 + torch.randn(900, 8, generator=generator) for _ in range(2))
     whole, parts = CrossMoments(), CrossMoments()
     whole.add(a, b)
     for start in range(0, 900, size):
-        parts.add(a[:, start : start + size], b[:, start : start + size])
+        parts.add(a[start : start + size], b[start : start + size])
     assert torch.allclose(whole.correlation(), parts.correlation(), atol=1e-5)
     assert torch.allclose(whole.uncentred(), parts.uncentred(), rtol=1e-5)
-    exact = np.corrcoef(a.double().numpy(), b.double().numpy())[:8, 8:]
+    exact = np.corrcoef(a.double().numpy().T, b.double().numpy().T)[:8, 8:]
     assert np.abs(parts.correlation().numpy() - exact).max() < 1e-5
-    assert np.abs(parts.uncentred().numpy() - (a.double() @ b.double().T / 900).numpy()).max() < 1e-4
+    assert np.abs(parts.uncentred().numpy() - (a.double().T @ b.double() / 900).numpy()).max() < 1e-4
     held = [parts._product, *parts._sums, *parts._squares]
     assert sum(t.numel() for t in held) == 8 * 8 + 4 * 8  # whatever the number of samples
 
 
 def test_a_large_mean_does_not_hide_the_variance():
     generator = torch.Generator().manual_seed(0)
-    a = 3000 + 0.1 * torch.randn(4, 5000, generator=generator)
+    a = 3000 + 0.1 * torch.randn(5000, 4, generator=generator)
     moments = CrossMoments()
-    for part in a.split(500, 1):
+    for part in a.split(500):
         moments.add(part, part)
     assert torch.allclose(moments.correlation().diagonal(), torch.ones(4).double(), atol=1e-4)
     # Control: about zero, in this precision, the variance drowns.
-    naive = a.square().mean(1) - a.mean(1).square()
+    naive = a.square().mean(0) - a.mean(0).square()
     assert float((naive - 0.01).abs().max()) > 0.1
 
 

@@ -95,11 +95,11 @@ class _Site:
     own: int
 
     def units(self, values: Mapping[str, Tensor]) -> Tensor:
-        """(units, samples): outer units slowest; a sample is one example at one position."""
+        """(samples, units): outer units slowest; a sample is one example at one position."""
         view = list(blocks(values[self.node], self.layouts))[self.number].view
         axes = [axis for axis in (self.outer, self.own) if axis is not None]
-        front = view.movedim(axes, list(range(len(axes))))
-        return front.reshape(front.shape[: len(axes)].numel(), -1)
+        last = view.movedim(axes, list(range(-len(axes), 0)))
+        return last.reshape(-1, last.shape[-len(axes) :].numel())
 
 
 class _Stream:

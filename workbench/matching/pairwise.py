@@ -27,7 +27,7 @@ from workbench.tasks import Task, require_task
 # less, while the weakest live unit stays far above.
 DEAD = 1e-8
 
-# Examples of a task on which the function is compared before and after.
+# Examples on which the function is compared before and after.
 CHECKED = 256
 
 
@@ -50,10 +50,10 @@ def align(
     symmetry: the group π is taken from; anchor, moving: two state dicts of its model, neither is changed
     matcher: a registered name or a matcher object; seed: feeds the matcher's own generator, never the global one
     device: where cost matrices are computed, "auto" is CUDA where there is one
-    model, inputs: given both, π(moving) is run beside moving on the inputs (eval mode, a copy of the model) and the largest
-    change of the outputs is recorded; model is never changed. They are also what matchers by activations look at
+    model, inputs: given both, π(moving) is run beside moving on the first 256 inputs (eval mode, a copy of the model) and the
+    largest change of the outputs is recorded; model is never changed. They are also what matchers by activations look at
     task: examples with targets, for matchers that use a loss; its split "train" (or its first) stands for ``inputs`` where none
-    are given, and the check then runs on the first 256 of them
+    are given
     start: go on from this alignment or element in place of the matcher's own start
     progress: called after every visit of a factor; raising ``Cancelled`` in it gives the best element so far
 
@@ -147,8 +147,9 @@ def data_given(chosen: Any, model: nn.Module | None, inputs: Any, task: Task | N
 
 
 def checked_inputs(data: MatchingData, inputs: Any) -> Any:
-    """The inputs on which the function is compared: those given, or the first examples of the task."""
-    return next(data.batches(CHECKED)) if inputs is None else inputs
+    """The inputs on which the function is compared: the first of those given, or of the task."""
+    few = data.size <= CHECKED
+    return inputs if inputs is not None and few else next(data.batches(CHECKED))
 
 
 def parameters(symmetry: Symmetry, model: nn.Module | None) -> tuple[str, ...]:
