@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -240,11 +241,14 @@ def test_inputs_and_buffers_that_a_model_changes_in_place_are_kept():
 
 
 def test_models_that_cannot_be_taken_are_named():
-    with pytest.warns(FutureWarning):
-        old = torch.nn.utils.weight_norm(nn.Linear(6, 5))
-    old(torch.zeros(2, 6))
-    with pytest.raises(WorkbenchError, match=r"cannot be copied.*parametrizations"):
-        discover_symmetry(old, torch.zeros(2, 6))
+    locked = nn.Linear(6, 5)
+    locked.guard = threading.Lock()
+    with pytest.raises(WorkbenchError, match=r"cannot be copied.*a lock"):
+        discover_symmetry(locked, torch.zeros(2, 6))
+    lazy = nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(2))
+    with pytest.raises(WorkbenchError, match=r"'0.weight'.*run the model once"):
+        discover_symmetry(lazy, torch.zeros(2, 6))
+    assert all(nn.parameter.is_lazy(parameter) for parameter in lazy.parameters())
     with pytest.raises(WorkbenchError, match="complex"):
         discover_symmetry(nn.Linear(6, 5, dtype=torch.complex64), torch.zeros(2, 6, dtype=torch.complex64))
     for wrong in ("mlp", nn.Linear, None):
