@@ -51,6 +51,9 @@ class Turned(nn.Module):
         if self.how == "pairs":
             a, b = turned[..., ::2], turned[..., 1::2]
             turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+        elif self.how == "complex":
+            z = torch.view_as_complex(turned.unflatten(-1, (2, 2)).contiguous())
+            turned = torch.view_as_real(z * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
         elif self.how == "hyperbolic":
             a, b = turned.chunk(2, -1)
             turned = torch.cat([a * cos + b * sin, b * cos + a * sin], -1)
@@ -112,7 +115,23 @@ def test_queries_and_keys_of_one_matrix_take_opposite_powers(by_head):
 
 
 def test_neighbouring_units_may_be_the_pairs():
-    assert ("rotation-scale", (2, 2, 2, 2), KEYS) in reported(lambda: Turned("pairs"), WORDS)
+    for how in ("pairs", "complex"):
+        assert ("rotation-scale", (2, 2, 2, 2), KEYS) in reported(lambda how=how: Turned(how), WORDS)
+
+
+def test_a_bilinear_map_takes_a_change_of_basis_on_each_side():
+    def net(one, other):
+        layers = {"a": nn.Linear(5, D), "b": nn.Linear(5, 4), "both": nn.Bilinear(D, 4, 3)}
+        return lambda: Net(lambda m, x: m.both(one(m.a(x)), other(m.b(x))), **layers)
+
+    left = ("general", (D, D), frozenset({"a.weight", "a.bias", "both.weight"}))
+    right = ("general", (4, 4), frozenset({"b.weight", "b.bias", "both.weight"}))
+    same = nn.Identity()
+    assert reported(net(same, same), X) == {left, right}
+    assert reported(net(torch.relu, same), X) == {right}
+    assert reported(net(same, torch.tanh), X) == {left}
+    read = Net(lambda m, x: m.out(m.both(x, x)), both=nn.Bilinear(5, 5, D), out=nn.Linear(D, 3))
+    assert reported(lambda: read, X) == {("general", (D, D), frozenset({"both.weight", "both.bias", "out.weight"}))}
 
 
 def test_pairs_that_scale_together_but_do_not_turn_are_not_reported():
@@ -128,6 +147,7 @@ def test_pairs_that_scale_together_but_do_not_turn_are_not_reported():
         lambda: Attention(rotary=True),
         Turned,
         lambda: Turned("pairs", groups=1),
+        lambda: Turned("complex"),
         Packed,
         lambda: Packed("pairs", by_head=True),
         lambda: Packed(turned=False),
