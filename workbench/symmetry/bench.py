@@ -56,6 +56,8 @@ class Bench:
         }
         self.floors = [
             _FLOOR * typical + min(_NOISE * _largest_change(one, other) / _NUDGE, _WORST * max(_size(one), typical))
+            if one.is_floating_point() or one.is_complex()
+            else 0.0
             for one, other in zip(self.reference, self._run(nudged), strict=True)
         ]
 

@@ -80,6 +80,7 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
     where the model fails on the inputs, cannot be exported, or a name is unknown.
     """
     require_model(model)
+    outputs = (outputs,) if isinstance(outputs, str) else outputs
     odd = [name for name, parameter in model.named_parameters() if parameter.is_complex()]
     if odd:
         raise WorkbenchError(
@@ -94,6 +95,13 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
             expected="parameters with values",
             cause="lazy modules, such as nn.LazyLinear, take their shape from the first input",
             next_step="run the model once on the example inputs",
+        )
+    held = (*model.parameters(), *model.buffers(), *pytree.tree_leaves(split_inputs(example_inputs)))
+    if any(isinstance(tensor, Tensor) and tensor.layout is not torch.strided for tensor in held):
+        raise WorkbenchError(
+            "The model or its inputs hold a sparse tensor",
+            expected="dense tensors",
+            next_step="pass tensor.to_dense() on a small example: the symmetry does not depend on how an input is stored",
         )
     args, kwargs = split_inputs(example_inputs)
     with EXPORT_LOCK, torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
@@ -226,6 +234,12 @@ def _describe(model: nn.Module, program: ExportedProgram, wanted: Sequence[str] 
     specs = program.graph_signature.output_specs
     user = [i for i, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
     names = _output_names(program, len(user))
+    if wanted is not None and not wanted:
+        raise WorkbenchError(
+            "No output was named that matters, so that anything may be done to the model",
+            expected=f"some of {', '.join(names) or 'none: the model returns no tensor'}",
+            next_step="leave outputs away where all matter",
+        )
     if wanted is not None:
         missing = [name for name in wanted if name not in names]
         if missing:
