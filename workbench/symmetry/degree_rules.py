@@ -27,7 +27,8 @@ QUOTIENT = frozenset("div true_divide".split())
 WITH_ADDEND = frozenset("addmm baddbmm convolution".split())
 # positively homogeneous of degree 1
 HOMOGENEOUS = frozenset(
-    "relu leaky_relu abs amax amin max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d linalg_vector_norm".split()
+    "relu leaky_relu abs amax amin max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d linalg_vector_norm "
+    "_embedding_bag_forward_only _embedding_bag".split()
 )
 ODD = frozenset("tanh sin asin atan erf sinh asinh tan sign sgn erfinv".split())
 EVEN = frozenset("abs cos cosh linalg_vector_norm".split())
