@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -240,11 +241,14 @@ def test_inputs_and_buffers_that_a_model_changes_in_place_are_kept():
 
 
 def test_models_that_cannot_be_taken_are_named():
-    with pytest.warns(FutureWarning):
-        old = torch.nn.utils.weight_norm(nn.Linear(6, 5))
-    old(torch.zeros(2, 6))
-    with pytest.raises(WorkbenchError, match=r"cannot be copied.*parametrizations"):
-        discover_symmetry(old, torch.zeros(2, 6))
+    locked = nn.Linear(6, 5)
+    locked.guard = threading.Lock()
+    with pytest.raises(WorkbenchError, match=r"cannot be copied.*a lock"):
+        discover_symmetry(locked, torch.zeros(2, 6))
+    lazy = nn.Sequential(nn.LazyLinear(5), nn.ReLU(), nn.LazyLinear(2))
+    with pytest.raises(WorkbenchError, match=r"'0.weight'.*run the model once"):
+        discover_symmetry(lazy, torch.zeros(2, 6))
+    assert all(nn.parameter.is_lazy(parameter) for parameter in lazy.parameters())
     with pytest.raises(WorkbenchError, match="complex"):
         discover_symmetry(nn.Linear(6, 5, dtype=torch.complex64), torch.zeros(2, 6, dtype=torch.complex64))
     for wrong in ("mlp", nn.Linear, None):
@@ -252,6 +256,32 @@ def test_models_that_cannot_be_taken_are_named():
             discover_symmetry(wrong, torch.zeros(2, 6))
     with pytest.raises(WorkbenchError, match="another type"):
         discover_symmetry(nn.Linear(6, 5), torch.zeros(2, 6, dtype=torch.float64))
+
+
+def test_outputs_of_any_type_and_layers_without_units_are_proved():
+    def net(after):
+        class Net(nn.Sequential):
+            def forward(self, x):
+                return after(super().forward(x))
+
+        return Net(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4))
+
+    for after in (lambda y: y > 0, lambda y: (y.argmax(-1), y > 1, y), lambda y: torch.view_as_complex(y.unflatten(-1, (2, 2)))):
+        found = discover_symmetry(net(after), torch.randn(ROW), scales=True)
+        assert [group.size for group in found.groups.values()] == [6]
+        assert found.proof.passed
+    empty = discover_symmetry(nn.Sequential(nn.Linear(5, 0), nn.Linear(0, 4)), torch.randn(ROW), scales=True)
+    assert empty.proof.passed
+    assert not empty.linear
+
+
+def test_inputs_and_outputs_that_cannot_be_meant_are_refused():
+    net, x = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 4)), torch.randn(ROW)
+    with pytest.raises(WorkbenchError, match="No output was named"):
+        discover_symmetry(net, x, outputs=[])
+    assert discover_symmetry(net, x, outputs="output").groups.keys() == discover_symmetry(net, x).groups.keys()
+    with pytest.raises(WorkbenchError, match="to_dense"):
+        discover_symmetry(net, x.to_sparse())
 
 
 def test_running_a_graph_leaves_the_record_that_a_parallel_export_reads_alone(monkeypatch):

@@ -51,6 +51,9 @@ class Turned(nn.Module):
         if self.how == "pairs":
             a, b = turned[..., ::2], turned[..., 1::2]
             turned = torch.stack([a * cos - b * sin, b * cos + a * sin], -1).flatten(-2)
+        elif self.how == "complex":
+            z = torch.view_as_complex(turned.unflatten(-1, (2, 2)).contiguous())
+            turned = torch.view_as_real(z * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
         elif self.how == "hyperbolic":
             a, b = turned.chunk(2, -1)
             turned = torch.cat([a * cos + b * sin, b * cos + a * sin], -1)
@@ -76,8 +79,59 @@ def test_pairs_turned_by_their_position_may_be_turned_and_scaled():
     assert reported(lambda: Turned(groups=1), WORDS) >= {("rotation-scale", (2, 2, 2), KEYS)}
 
 
+class Packed(Turned):
+    """Queries, keys and values are rows of one matrix: one block after another, or head by head."""
+
+    def __init__(self, how: str = "halves", *, by_head: bool = False, turned: bool = True) -> None:
+        super().__init__(how)
+        del self.q, self.k, self.v
+        self.qkv, self.o = nn.Linear(D, 36), nn.Linear(12, D, bias=False)
+        self.by_head, self.turned = by_head, turned
+
+    def forward(self, x):
+        x = F.gelu(self.read(x))
+        if self.by_head:
+            q, k, v = self.qkv(x).unflatten(-1, (2, -1)).transpose(1, 2).chunk(3, -1)
+        else:
+            q, k, v = (part.unflatten(-1, (2, 6)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        if self.turned:
+            q, k = self.turn(q), self.turn(k)
+        return self.out(x + self.o(((q @ k.mT / 2).softmax(-1) @ v).transpose(1, 2).flatten(2)))
+
+
+PACKED = frozenset({"qkv.weight", "qkv.bias"})
+PACKED_VALUES = ("general", (2, 6, 6), PACKED | {"o.weight"})
+
+
+@pytest.mark.parametrize("by_head", [False, True])
+def test_queries_and_keys_of_one_matrix_take_opposite_powers(by_head):
+    assert reported(lambda: Packed(by_head=by_head, turned=False), WORDS) == {PACKED_VALUES, ("general", (2, 6, 6), PACKED)}
+    for how in ("halves", "pairs"):
+        found = reported(lambda how=how: Packed(how, by_head=by_head), WORDS)
+        # four units of a head in two turned pairs, and two that are not turned
+        assert found == {PACKED_VALUES, ("rotation-scale", (2, 2, 2, 2), PACKED), ("general", (2, 2, 2), PACKED)}
+    hyperbolic = reported(lambda: Packed("hyperbolic", by_head=by_head), WORDS)
+    assert not any(kind == "rotation-scale" for kind, _, _ in hyperbolic)
+
+
 def test_neighbouring_units_may_be_the_pairs():
-    assert ("rotation-scale", (2, 2, 2, 2), KEYS) in reported(lambda: Turned("pairs"), WORDS)
+    for how in ("pairs", "complex"):
+        assert ("rotation-scale", (2, 2, 2, 2), KEYS) in reported(lambda how=how: Turned(how), WORDS)
+
+
+def test_a_bilinear_map_takes_a_change_of_basis_on_each_side():
+    def net(one, other):
+        layers = {"a": nn.Linear(5, D), "b": nn.Linear(5, 4), "both": nn.Bilinear(D, 4, 3)}
+        return lambda: Net(lambda m, x: m.both(one(m.a(x)), other(m.b(x))), **layers)
+
+    left = ("general", (D, D), frozenset({"a.weight", "a.bias", "both.weight"}))
+    right = ("general", (4, 4), frozenset({"b.weight", "b.bias", "both.weight"}))
+    same = nn.Identity()
+    assert reported(net(same, same), X) == {left, right}
+    assert reported(net(torch.relu, same), X) == {right}
+    assert reported(net(same, torch.tanh), X) == {left}
+    read = Net(lambda m, x: m.out(m.both(x, x)), both=nn.Bilinear(5, 5, D), out=nn.Linear(D, 3))
+    assert reported(lambda: read, X) == {("general", (D, D), frozenset({"both.weight", "both.bias", "out.weight"}))}
 
 
 def test_pairs_that_scale_together_but_do_not_turn_are_not_reported():
@@ -86,7 +140,19 @@ def test_pairs_that_scale_together_but_do_not_turn_are_not_reported():
     assert not any(kind == "rotation-scale" for kind, _, _ in found)
 
 
-@pytest.mark.parametrize("make", [Attention, lambda: Attention(rotary=True), Turned, lambda: Turned("pairs", groups=1)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Attention,
+        lambda: Attention(rotary=True),
+        Turned,
+        lambda: Turned("pairs", groups=1),
+        lambda: Turned("complex"),
+        Packed,
+        lambda: Packed("pairs", by_head=True),
+        lambda: Packed(turned=False),
+    ],
+)
 def test_what_is_reported_acts(make):
     """Random matrices keep the function of the module itself, and move its weights; without the inverse on the other side they
     do not."""

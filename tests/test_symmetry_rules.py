@@ -148,3 +148,23 @@ def test_sizes_known_only_at_run_time_are_named():
     model = Around(lambda m, x: x[x.sum(-1).abs() > 0], nn.Linear(5, 6), nn.Linear(6, 2))
     with pytest.raises(WorkbenchError, match="depends on the values"):
         discover_symmetry(model, (torch.randn(ROW),))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_bag_of_rows_keeps_the_rows_and_frees_their_entries(mode):
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.out = nn.EmbeddingBag(9, 4, mode=mode), nn.Linear(4, 3)
+
+        def forward(self, words, offsets):
+            return self.out(self.table(words, offsets).relu())
+
+    found = discover_symmetry(Bags(), (torch.randint(0, 9, (7,)), torch.tensor([0, 3])), scales=True, signs=True)
+    assert [(group.size, {m.tensor: m.axis for m in group.members}) for group in found.groups.values()] == [
+        (4, {"table.weight": 1, "out.weight": 1})
+    ]
+    assert (found.scale_dimension, found.sign_bits) == (4, 0)
+    assert not found.unknown_ops
+    assert found.proof.passed
+    assert {(pin.tensor, pin.axis) for pin in found.pinned} >= {("table.weight", 0)}

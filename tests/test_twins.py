@@ -69,3 +69,13 @@ def test_a_twin_leaves_the_model_as_it_was():
     assert model.training
     assert not copied.training
     assert next(model.parameters()).dtype == torch.float32
+
+
+def test_a_twin_of_a_model_that_kept_an_activation_keeps_its_values_only():
+    """As after a training step: such a tensor cannot be deep-copied along with its history."""
+    net = nn.Linear(3, 2)
+    net.kept = [{"h": net(torch.ones(1, 3))}]
+    copied = twin(net)
+    assert torch.equal(copied.kept[0]["h"], net.kept[0]["h"])
+    assert copied.kept[0]["h"].grad_fn is None
+    assert net.kept[0]["h"].grad_fn is not None

@@ -7,7 +7,7 @@ weights, so that every state dict would seem to give the same outputs. ``watchin
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,26 @@ def require_model(given: object) -> None:
 
 def twin(model: nn.Module, *, device: torch.device | None = None, dtype: torch.dtype | None = None) -> nn.Module:
     """A copy in eval mode on ``device`` in ``dtype``; ``model`` keeps its weights, mode, device and flags."""
-    return copy.deepcopy(model).to(device=device, dtype=dtype).eval()
+    return copy_sharing(model, ()).to(device=device, dtype=dtype).eval()
+
+
+def copy_sharing(model: nn.Module, shared: Iterable[Tensor]) -> nn.Module:
+    """``copy.deepcopy`` that keeps the tensors ``shared``, and takes what a module has computed and stored (an activation, the
+    weight of the old ``weight_norm``) without its history, with which it cannot be copied."""
+    memo: dict[int, Any] = {id(tensor): tensor for tensor in shared}
+    for module in model.modules():
+        for leaf in pytree.tree_leaves(vars(module)):
+            if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
+                memo.setdefault(id(leaf), leaf.detach().clone())
+    try:
+        return copy.deepcopy(model, memo=memo)
+    except Exception as error:
+        raise WorkbenchError(
+            f"The model cannot be copied ({type(error).__name__}: {str(error).strip().split(chr(10))[0][:300]})",
+            expected="a module that copy.deepcopy copies",
+            cause="a module holds something that cannot be copied, such as an open file, a lock or a generator",
+            next_step="give that module a __deepcopy__, or take it out of the model",
+        ) from error
 
 
 class _Watch(TorchDispatchMode):

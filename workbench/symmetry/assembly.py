@@ -106,7 +106,7 @@ def _linear(
             powers=own,
         )
         for atom, own in found.items()
-        if atom not in outer
+        if atom.size and atom not in outer
     )
 
 

@@ -6,9 +6,6 @@ parameters, the buffers, the constants and the user's inputs, each with a role.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import itertools
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +24,7 @@ from workbench.errors import WorkbenchError
 from workbench.states import storage_key
 from workbench.symmetry.decomposition import to_core_aten
 from workbench.symmetry.failures import users_line, without_graph_dump
+from workbench.symmetry.trial import structural_copy, trial
 from workbench.twins import require_model
 
 MOVABLE, CONSTANT, INPUT = "movable", "constant", "input"
@@ -52,20 +50,6 @@ class Capture:
 
 # torch.export writes torch.fx's process-wide record of the current node: two exports must not run at once.
 EXPORT_LOCK = threading.RLock()
-
-
-def structural_copy(model: nn.Module) -> nn.Module:
-    """A copy of the modules, in eval mode, that shares every parameter and buffer with ``model``: its flags are its own."""
-    shared = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
-    try:
-        return copy.deepcopy(model, memo=dict(shared)).eval()
-    except Exception as error:
-        raise WorkbenchError(
-            f"The model cannot be copied ({type(error).__name__}: {_first_line(error)})",
-            expected="a module that copy.deepcopy copies",
-            cause="a module keeps a computed tensor as an attribute, as the old torch.nn.utils.weight_norm and spectral_norm do",
-            next_step="use torch.nn.utils.parametrizations, or remove_weight_norm",
-        ) from error
 
 
 @contextmanager
@@ -96,6 +80,7 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
     where the model fails on the inputs, cannot be exported, or a name is unknown.
     """
     require_model(model)
+    outputs = (outputs,) if isinstance(outputs, str) else outputs
     odd = [name for name, parameter in model.named_parameters() if parameter.is_complex()]
     if odd:
         raise WorkbenchError(
@@ -103,12 +88,27 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
             expected="real parameters",
             next_step="keep the real and the imaginary part as two parameters",
         )
+    empty = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if nn.parameter.is_lazy(tensor)]
+    if empty:
+        raise WorkbenchError(
+            f"The model has parameters without a shape, such as {empty[0]!r}",
+            expected="parameters with values",
+            cause="lazy modules, such as nn.LazyLinear, take their shape from the first input",
+            next_step="run the model once on the example inputs",
+        )
+    held = (*model.parameters(), *model.buffers(), *pytree.tree_leaves(split_inputs(example_inputs)))
+    if any(isinstance(tensor, Tensor) and tensor.layout is not torch.strided for tensor in held):
+        raise WorkbenchError(
+            "The model or its inputs hold a sparse tensor",
+            expected="dense tensors",
+            next_step="pass tensor.to_dense() on a small example: the symmetry does not depend on how an input is stored",
+        )
     args, kwargs = split_inputs(example_inputs)
     with EXPORT_LOCK, torch.no_grad(), warnings.catch_warnings(), _no_fastpath():
         warnings.simplefilter("ignore")
         twin = structural_copy(model)
         try:
-            _trial(twin, args, kwargs)
+            trial(twin, args, kwargs)
         except Exception as error:
             raise WorkbenchError(
                 f"The model fails on the example inputs: {type(error).__name__}: {_first_line(error)}",
@@ -121,29 +121,6 @@ def capture(model: nn.Module, example_inputs: Any, *, outputs: Sequence[str] | N
             with eval_mode(model):
                 program = _export(model, args, kwargs, decompose)
     return _describe(model, program, outputs)
-
-
-def _trial(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """One run, after which the inputs and the buffers are what they were, even where the model works in place."""
-    args, kwargs = pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
-    lazy = nn.parameter.is_lazy
-    before = [(buffer, buffer.clone()) for buffer in model.buffers() if not lazy(buffer) and not buffer.is_meta]
-    _make_known(model(*args, **kwargs))
-    for buffer, value in before:
-        if not torch.equal(buffer, value):
-            buffer.copy_(value)
-
-
-def _make_known(output: Any) -> None:
-    """Dataclasses are outputs like tuples and dicts, but torch.export must be told of each class once."""
-    if dataclasses.is_dataclass(output) and type(output) not in pytree.SUPPORTED_NODES:
-        torch.export.register_dataclass(type(output))
-    held = vars(output).values() if dataclasses.is_dataclass(output) else output
-    if isinstance(held, Mapping):
-        held = held.values()
-    if isinstance(output, tuple | list | Mapping) or dataclasses.is_dataclass(output):
-        for value in held:
-            _make_known(value)
 
 
 def _export(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], decompose: bool) -> ExportedProgram:
@@ -257,6 +234,12 @@ def _describe(model: nn.Module, program: ExportedProgram, wanted: Sequence[str] 
     specs = program.graph_signature.output_specs
     user = [i for i, spec in enumerate(specs) if spec.kind.name == "USER_OUTPUT"]
     names = _output_names(program, len(user))
+    if wanted is not None and not wanted:
+        raise WorkbenchError(
+            "No output was named that matters, so that anything may be done to the model",
+            expected=f"some of {', '.join(names) or 'none: the model returns no tensor'}",
+            next_step="leave outputs away where all matter",
+        )
     if wanted is not None:
         missing = [name for name in wanted if name not in names]
         if missing:

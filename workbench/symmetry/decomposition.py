@@ -135,7 +135,8 @@ def _decomposed(graph: Graph) -> bool:
         if node.target in _ASSERTIONS:
             graph.erase_node(node)
         elif node.target in table or (_composite(node.target) and node.target not in _KEPT):
-            key = (node.target, _signature(node.args, {}), _signature(node.kwargs, {}))
+            numbers: dict[Node, int] = {}
+            key = (node.target, _signature(node.args, numbers), _signature(node.kwargs, numbers))
             if key not in traced:
                 try:
                     recurrent = node.target._schema.name in _RECURRENT
@@ -225,7 +226,7 @@ def _put_in_place(graph: Graph, node: Node, recipe: Graph) -> None:
                 made[inner] = next(sources)
             elif inner.op == "output":
                 result = map_arg(inner.args[0], made.__getitem__)
-            elif inner.target not in _ASSERTIONS:
+            elif inner.target not in _ASSERTIONS and "val" in inner.meta:  # without: a check, as of an inverse
                 made[inner] = graph.node_copy(inner, made.__getitem__)
                 made[inner].meta = {**node.meta, "val": inner.meta["val"]}
     if isinstance(result, list | tuple):

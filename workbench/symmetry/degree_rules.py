@@ -17,16 +17,18 @@ LINEAR = frozenset(
     "neg clone detach alias contiguous _to_copy lift_fresh_copy to positive sum mean cumsum avg_pool1d avg_pool2d avg_pool3d "
     "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d upsample_nearest1d upsample_nearest2d upsample_nearest3d "
     "upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d reflection_pad1d reflection_pad2d "
-    "reflection_pad3d replication_pad2d replication_pad3d index embedding index_select flip roll real".split()
+    "reflection_pad3d replication_pad2d replication_pad3d index embedding index_select flip roll real view_as_real "
+    "view_as_complex".split()
 )
 EQUAL = frozenset("add sub rsub where".split())
 EXTREMES = frozenset("maximum minimum fmax fmin".split())  # the larger of two, both negated, is the smaller one
-PRODUCT = frozenset("mul mm bmm mv dot".split())
+PRODUCT = frozenset("mul mm bmm mv dot _trilinear".split())
 QUOTIENT = frozenset("div true_divide".split())
 WITH_ADDEND = frozenset("addmm baddbmm convolution".split())
 # positively homogeneous of degree 1
 HOMOGENEOUS = frozenset(
-    "relu leaky_relu abs amax amin max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d linalg_vector_norm".split()
+    "relu leaky_relu abs amax amin max_pool2d_with_indices max_pool3d_with_indices adaptive_max_pool2d linalg_vector_norm "
+    "_embedding_bag_forward_only _embedding_bag".split()
 )
 ODD = frozenset("tanh sin asin atan erf sinh asinh tan sign sgn erfinv".split())
 EVEN = frozenset("abs cos cosh linalg_vector_norm".split())
@@ -57,7 +59,7 @@ class DegreeRule:
         present = [form for form in forms if form is not None]
         nothing = (ZERO, present)
         if op in PRODUCT | WITH_ADDEND and any(is_zero(tensor) for tensor, _ in self.record.operands[:2]):
-            return (forms[2] or ZERO if len(forms) > 2 else ANY), []
+            return (forms[2] or ZERO if op in WITH_ADDEND and len(forms) > 2 else ANY), []
         if self._rounds():
             return nothing
         if op in LINEAR:
@@ -104,6 +106,8 @@ class DegreeRule:
         op = self.op
         if self._rounds():
             return False
+        if op == "_trilinear":
+            return sum(carried) == (1 if kept else 2)
         if op in WITH_ADDEND | {"mm", "bmm", "mv", "dot"}:
             return (sum(carried[:2]) == 1 and all(carried[2:])) if kept else sum(carried[:2]) == 2
         if op == "mul":

@@ -119,6 +119,8 @@ class Interpreter:
         operands = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, TensorType)]
         name = self.op
         if all(operand.value is not None for operand in operands) and not name.startswith("empty"):
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                return self.opaque(operands, "random numbers, no two of which are alike at every call, fix the order")
             return self._evaluate(node, args, kwargs, operands)
         if name in RULES:
             if name not in TAKE_INDICES:

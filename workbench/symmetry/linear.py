@@ -9,6 +9,7 @@ every frequency a rotation by θ and a scale s of its pair of units, queries wit
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from workbench.symmetry.layout import Block, Layout, Product, Sum, factors
+from workbench.symmetry.layout import Block, Layout, Leaf, Product, Sum, factors
 from workbench.symmetry.scaling import RANGE as SCALES
 from workbench.symmetry.scaling import SCALE, Scaling, leaf_blocks
 
@@ -107,22 +108,31 @@ def change_basis(symmetry: Symmetry, factor: LinearFactor, matrices: Tensor, sta
         if not own or not all(name in state for name in piece.names):
             continue
         tensor = piece.gather(state).clone()
-        found: dict[int, dict[int, list[tuple[Block, int]]]] = {}
+        found: dict[tuple[int, int], list[tuple[Block, int]]] = {}
         for _, block, axis, number in leaf_blocks(tensor, piece.layouts, factor.factor):
             if (block.origin[axis], number) in own:
-                found.setdefault(block.origin[axis], {}).setdefault(number, []).append((block, axis))
-        for axis, by_number in found.items():
-            power = own[axis, min(by_number)]
-            acting = (matrices if power == 1 else inverse).to(tensor.device, tensor.dtype)
-            for views, dims in _together(factor, by_number):
-                _mix(views, dims, acting)
+                found.setdefault((block.origin[axis], number), []).append((block, axis))
+        for axis in dict.fromkeys(axis for axis, _ in found):
+            for numbers in _mixed_leaves(factor, piece.layouts[axis]):
+                # Queries and keys may be rows of one tensor: each leaf has a power of its own.
+                if (axis, numbers[0]) in found:
+                    acting = (matrices if own[axis, numbers[0]] == 1 else inverse).to(tensor.device, tensor.dtype)
+                    for views, dims in _together(factor, [found[axis, number] for number in numbers]):
+                        _mix(views, dims, acting)
         out |= piece.scatter(tensor)
     return out
 
 
-def _together(factor: LinearFactor, by_number: Mapping[int, list[tuple[Block, int]]]) -> Iterator[tuple[list[Tensor], list[int]]]:
+def _mixed_leaves(factor: LinearFactor, layout: Layout) -> list[tuple[int, ...]]:
+    """The numbers of the leaves of ``factor`` in an axis, those together whose entries are mixed with one another."""
+    if factor.kind == GENERAL:
+        return [(number,) for number, _ in enumerate(_leaves(layout, factor.factor))]
+    return _pairs(layout, factor.factor) or []
+
+
+def _together(factor: LinearFactor, leaves: list[list[tuple[Block, int]]]) -> Iterator[tuple[list[Tensor], list[int]]]:
     """Views whose entries are mixed with one another, and the axes of each that the matrices have a copy for."""
-    for group in zip(*by_number.values(), strict=True) if factor.kind == ROTATION else _each(by_number):
+    for group in zip(*leaves, strict=True):
         block, axis = group[0]
         outer = [block.coordinate_of(axis, name) for name in factor.over]
         if factor.kind == GENERAL:
@@ -131,10 +141,6 @@ def _together(factor: LinearFactor, by_number: Mapping[int, list[tuple[Block, in
             yield [b.view for b, _ in group], [*outer, axis]
         else:
             yield list(block.view.unbind(axis + 1)), [*(d - (d > axis + 1) for d in outer), axis]
-
-
-def _each(by_number: Mapping[int, list[tuple[Block, int]]]) -> Iterator[tuple[tuple[Block, int]]]:
-    return ((item,) for items in by_number.values() for item in items)
 
 
 def _mix(views: list[Tensor], dims: list[int], matrices: Tensor) -> None:
@@ -169,21 +175,39 @@ def _in_pairs(symmetry: Symmetry, scaling: Scaling) -> bool:
     axes: dict[tuple[str, int], dict[int, int]] = {}
     for (tensor, axis, number), power in scaling.powers.items():
         axes.setdefault((tensor, axis), {})[number] = power
-    return all(
-        (set(numbers) == {0, 1} and numbers[0] == numbers[1])
-        or (set(numbers) == {0} and _beside_two(_layouts(symmetry, tensor)[axis], scaling.factor))
-        for (tensor, axis), numbers in axes.items()
-    )
+    for (tensor, axis), powers in axes.items():
+        pairs = _pairs(_layouts(symmetry, tensor)[axis], scaling.factor)
+        if pairs is None or any(len({powers.get(number) for number in pair}) > 1 for pair in pairs):
+            return False
+    return True
 
 
-def _beside_two(layout: Layout, factor: str) -> bool:
-    """Whether ``factor`` is followed by a fixed stretch of two."""
-    if isinstance(layout, Product):
-        for one, two in zip(layout.children, layout.children[1:], strict=False):
-            if tuple(factors(one)) == (factor,) and one.size > 1 and two.size == 2 and not tuple(factors(two)):
-                return True
-    parts = layout.children if isinstance(layout, Product) else layout.parts if isinstance(layout, Sum) else ()
-    return any(_beside_two(part, factor) for part in parts)
+def _pairs(layout: Layout, factor: str) -> list[tuple[int, ...]] | None:
+    """The leaves of ``factor`` in an axis by number: alone where the units of a pair are neighbours, else with the next one."""
+    pairs: list[tuple[int, ...]] = []
+    waiting: int | None = None
+    for number, beside in enumerate(_leaves(layout, factor)):
+        if waiting is None and not beside:
+            waiting = number
+        elif beside and waiting is not None:
+            return None
+        else:
+            pairs.append((number,) if waiting is None else (waiting, number))
+            waiting = None
+    return pairs if waiting is None else None
+
+
+def _leaves(layout: Layout, factor: str, beside: bool = False) -> Iterator[bool]:
+    """For every leaf of ``factor`` in order: whether a fixed stretch of two follows it."""
+    if isinstance(layout, Leaf):
+        if layout.factor == factor:
+            yield beside
+    elif isinstance(layout, Product):
+        for child, after in itertools.zip_longest(layout.children, layout.children[1:]):
+            yield from _leaves(child, factor, after is not None and after.size == 2 and not tuple(factors(after)))
+    else:
+        for part in layout.parts:
+            yield from _leaves(part, factor)
 
 
 def _heads(symmetry: Symmetry, scaling: Scaling) -> tuple[str, ...]:
@@ -197,12 +221,13 @@ def _heads(symmetry: Symmetry, scaling: Scaling) -> tuple[str, ...]:
 
 
 def _beside(layout: Layout, factor: str) -> list[str]:
-    """Factors that multiply the part of ``layout`` with ``factor`` in it."""
+    """Factors that multiply every part of ``layout`` with ``factor`` in it, each once."""
     if isinstance(layout, Product) and factor in factors(layout):
         own = [child for child in layout.children if factor in factors(child)]
         others = [name for child in layout.children if child not in own for name in factors(child) if not name.startswith("=")]
         return [*others, *(name for child in own for name in _beside(child, factor))]
-    return [name for part in layout.parts for name in _beside(part, factor)] if isinstance(layout, Sum) else []
+    parts = [_beside(part, factor) for part in layout.parts if factor in factors(part)] if isinstance(layout, Sum) else []
+    return [name for name in dict.fromkeys(parts[0]) if all(name in part for part in parts)] if parts else []
 
 
 def _layouts(symmetry: Symmetry, piece: str) -> tuple[Layout, ...]:

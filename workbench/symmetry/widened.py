@@ -9,7 +9,8 @@ import copy
 import itertools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.errors import WorkbenchError
 from workbench.symmetry.capture import INPUT, MOVABLE, Capture, split_inputs
+from workbench.symmetry.trial import own_random_numbers
+from workbench.twins import copy_sharing
 
 
 class GraphInFloat64:
@@ -46,9 +49,14 @@ class GraphInFloat64:
             self._done_after.setdefault(node, []).append(used)
         # A graph that works in place must not change what the next run starts from.
         self._mutates = any(node.op == "call_function" and _is_mutable(node.target) for node in nodes)
+        self._numbers = random_numbers(captured)
 
     def run(self, weights: Mapping[str, Tensor], peaks: list[float] | None = None) -> list[Tensor]:
-        """The outputs that matter; ``peaks``: takes the largest finite entry of every result."""
+        """The outputs that matter; ``peaks``: takes the largest finite entry of every result. The same at every call."""
+        with self._numbers():
+            return self._run(weights, peaks)
+
+    def _run(self, weights: Mapping[str, Tensor], peaks: list[float] | None) -> list[Tensor]:
         waiting, module, values = iter(self.inputs), self.captured.program.graph_module, {}
         for node in module.graph.nodes:
             if node.op == "output":
@@ -77,7 +85,8 @@ class ModuleInFloat64:
 
     def __init__(self, captured: Capture, inputs: Any) -> None:
         self.captured = captured
-        self.module = copy.deepcopy(captured.module).eval().cpu().double()
+        self.module = copy_sharing(captured.module, ()).eval().cpu().double()
+        self._numbers = random_numbers(captured)
         self.args, self.kwargs = split_inputs(inputs)
 
     def at(self, inputs: Any) -> ModuleInFloat64:
@@ -87,18 +96,27 @@ class ModuleInFloat64:
         return other
 
     def run(self, weights: Mapping[str, Tensor], peaks: list[float] | None = None) -> list[Tensor]:
-        """The outputs that matter, without the updated buffers. Raises whatever the model raises."""
-        held = self.module.state_dict(keep_vars=True)
+        """The outputs that matter, without the updated buffers. Raises whatever the model raises. The same at every call: what
+        a run leaves in the module (a count, a cache, an updated buffer) is not there in the next."""
+        module = copy_sharing(self.module, self.module.parameters())
+        held = module.state_dict(keep_vars=True)
         args, kwargs = pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (self.args, self.kwargs))
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of slower kernels for mixed types
             for name, weight in weights.items():
                 held[name].copy_(weight)
-            with _InFloat64(peaks):
-                output = self.module(*args, **kwargs)
+            with self._numbers(), _InFloat64(peaks):
+                output = module(*args, **kwargs)
         made = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
         wanted = self.captured.outputs[len(self.captured.outputs) - len(made) :]
         return [value for value, (_, _, matters) in zip(made, wanted, strict=True) if matters]
+
+
+def random_numbers(captured: Capture) -> Callable[[], AbstractContextManager[None]]:
+    """Where a graph draws random numbers, the context in which it draws the same ones each time: a proof compares two runs."""
+    targets = (node.target for node in captured.program.graph.nodes if node.op == "call_function")
+    drawn = any(torch.Tag.nondeterministic_seeded in getattr(target, "tags", ()) for target in targets)
+    return own_random_numbers if drawn else nullcontext
 
 
 class _InFloat64(TorchDispatchMode):

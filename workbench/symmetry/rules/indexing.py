@@ -68,6 +68,22 @@ def embedding(walk, args: Any, kwargs: Any) -> Any:
     return look_up(walk, args[0], {0: args[1]})
 
 
+@rule("_embedding_bag_forward_only", "_embedding_bag")
+def embedding_bag(walk, args: Any, kwargs: Any) -> Any:
+    """The sum, mean or maximum of the looked-up rows of every bag: rows keep their order, and entries of a row run along."""
+    if any(user.args[1] != 0 and user.users for user in walk.node.users):
+        raise NoRule("the places of the maxima are used")
+    table, *others = (leaf for leaf in args if isinstance(leaf, TensorType))
+    why = walk.why("bags of rows are looked up")
+    for axis in (table.axes[0], *(axis for other in others for axis in other.axes)):
+        pin(axis, why)
+    operands = [(table, ("row", "entry")), *((other, (None,) * len(other.axes)) for other in others)]
+    made = walk.loop(operands, (None, "entry"))
+    shapes = [tuple(value.shape) for value in walk.node.meta["val"]]
+    made.axes[0] = pinned(shapes[0][0], why)
+    return made, *(TensorType([pinned(size, why) for size in shape], walk.node.name) for shape in shapes[1:])
+
+
 @rule("index_select", indices=True)
 def index_select(walk, args: Any, kwargs: Any) -> Any:
     table, dim, index = args[:3]
