@@ -132,7 +132,9 @@ class _Stream:
     def _reader(self, batch: Any, size: int) -> tuple[Reader, list[_Site]]:
         """A graph is exported for one shape: one for the full batches, one for the rest."""
         if size not in self.readers:
-            captured = capture(self.data.model, batch)
+            model = self.data.model
+            own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+            captured = capture(model, _moved_to(batch, None, own))
             sites = choose_sites(self.problem, activations(self.problem.symmetry, captured), self.settings.read)
             if self.sites and [site.factor for site in sites] != [site.factor for site in self.sites]:
                 raise WorkbenchError(
@@ -317,12 +319,15 @@ def _placed(state: StateDict, device: torch.device) -> dict[str, Tensor]:
     return {n: t.detach().to(device, torch.float32 if t.dtype in half else t.dtype) for n, t in state.items()}
 
 
-def _moved_to(batch: Any, device: torch.device) -> Any:
+def _moved_to(batch: Any, device: torch.device | None, dtype: torch.dtype | None = None) -> Any:
+    """The tensors of a batch on another device, and the float ones in another precision; None: as they are."""
     if isinstance(batch, dict):
-        return {name: _moved_to(part, device) for name, part in batch.items()}
+        return {name: _moved_to(part, device, dtype) for name, part in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(_moved_to(part, device) for part in batch)
-    return batch.to(device) if isinstance(batch, Tensor) else batch
+        return tuple(_moved_to(part, device, dtype) for part in batch)
+    if not isinstance(batch, Tensor):
+        return batch
+    return batch.to(device=device, dtype=dtype if batch.is_floating_point() else None)
 
 
 def _first(batch: Any, count: int, size: int) -> Any:
