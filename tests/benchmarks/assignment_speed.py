@@ -1,10 +1,10 @@
-"""Assignment solvers against SciPy: n = 512 … 4096, unrelated and related costs, cold and warm, in milliseconds (medians of one run).
+"""Assignment solvers against SciPy: n = 512 … 4096, unrelated and related costs, cold and warm, in ms (medians of one run).
 
     python tests/benchmarks/assignment_speed.py [--sizes 512 1024 2048 4096] [--device cpu]
 
 Scores are inner products of the weights of two layers (fan-in n): unrelated ones, or the second a permuted copy of the first with
-noise. "warm" is the next problem of a descent: the same scores changed by 5 % of their deviation, solved with the potentials and the
-assignment of the first; SciPy has no such start. The auction runs on ``--device`` to a gap of 1e-4 of the spread per row, and alone.
+noise. "warm" is the next problem of a descent: the scores changed by 5 % of their deviation, solved with the potentials and the
+assignment of the first; SciPy has no such start. The auction runs on ``--device`` to a gap of 1e-4 of the spread per row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--no-auction", action="store_true")
     arguments = parser.parse_args()
     solve_assignment(np.eye(3))  # compile
-    print("    n  scores      scipy      jv  ratio   scipy*  jv warm  ratio   auction  gap/optimum  jv on its prices   largest difference")
+    print("    n  scores      scipy      jv  ratio   scipy*  jv warm  ratio   auction  gap/optimum  jv on its prices   difference")
     for n in arguments.sizes:
         for related in (False, True):
             generator = np.random.default_rng(n)
@@ -66,8 +66,8 @@ def main() -> None:
                 gap = f"{bids.gap / -v_scipy:11.1e}" if bids.complete else f"{'incomplete':>11s}"
                 told = f"{t_auction:9.0f}  {gap}  {t_after:16.1f}"
             print(
-                f"{n:5d}  {'related  ' if related else 'unrelated'} {t_scipy:7.1f} {t_jv:7.1f} {t_scipy / t_jv:6.1f}  {t_later:7.1f}  "
-                f"{t_warm:7.1f} {t_later / t_warm:6.1f} {told}   {difference:.1e}",
+                f"{n:5d}  {'related  ' if related else 'unrelated'} {t_scipy:7.1f} {t_jv:7.1f} {t_scipy / t_jv:6.1f}  "
+                f"{t_later:7.1f}  {t_warm:7.1f} {t_later / t_warm:6.1f} {told}   {difference:.1e}",
                 flush=True,
             )
 

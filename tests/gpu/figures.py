@@ -1,102 +1,143 @@
-"""Figures of the computing layers on CUDA beside the CPU; exits 1 where the two disagree. Nothing here needs pytest."""
+"""Weight matching of large networks and large assignments on a device, with the same checks as on the CPU. See ``run.sh``."""
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
 from workbench.architectures import architecture
-from workbench.barriers import barrier
-from workbench.checkpoints import shipped_checkpoint
-from workbench.matching import align
-from workbench.paths import LinearPath
-from workbench.profiles import profile_path
-from workbench.spectra import singular_alignment
+from workbench.matching import ActivationMatching, FrankWolfe, SpectralMatching, WeightMatching, align, align_many
+from workbench.matching.assignment import Assigner, assign
+from workbench.matching.auction import auction
 from workbench.symmetry import discover_symmetry
-from workbench.tasks import task
-from workbench.training import train
-
-FAULTS: list[str] = []
 
 
-def report(name: str, cpu: float, cuda: float, tolerance: float, seconds: tuple[float, float]) -> None:
-    """One line; a difference above ``tolerance`` (relative, with a floor of one) is a fault."""
-    off = abs(cpu - cuda) / max(1.0, abs(cpu))
-    verdict = "ok" if off <= tolerance else "DIFFERS"
-    print(f"{name:44s} cpu {cpu:12.6g} {seconds[0]:8.3f} s   cuda {cuda:12.6g} {seconds[1]:8.3f} s   {off:.1e} {verdict}")
-    if off > tolerance:
-        FAULTS.append(name)
+def synchronised(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
 
 
-def timed(function, *arguments, **options):
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def drawn(model: nn.Module, seed: int, device: torch.device) -> dict[str, Tensor]:
+    """Weights of the size of trained ones, on the device."""
+    generator = torch.Generator().manual_seed(seed)
+    out = {}
+    for name, tensor in model.state_dict().items():
+        scale = tensor[0].numel() ** -0.5 if tensor.dim() > 1 else 0.1
+        values = scale * torch.randn(tensor.shape, generator=generator)
+        out[name] = (values.abs() + 0.5 if name.endswith("running_var") else values).to(device)
+    return out
+
+
+def noisy(state: dict[str, Tensor], share: float, seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {n: t + share * t.std() * torch.randn(t.shape, generator=generator).to(t) for n, t in state.items()}
+
+
+def laws(device: torch.device) -> None:
+    """On the device: a planted element is found, the function kept, nothing moved off the device."""
+    net = architecture("convnet", width=8, norm="layer")
+    model, inputs = net.build(seed=0), torch.randn(64, 1, 8, 8)
+    symmetry = discover_symmetry(model, (inputs[:2],))
+    a = drawn(model, 0, device)
+    planted = symmetry.sample(3)
+    b = symmetry.apply(planted, a)
+    for method in (WeightMatching(), FrankWolfe(), SpectralMatching(), ActivationMatching()):
+        found = align(symmetry, a, b, method, model=model, inputs=(inputs.to(device),), device=device)
+        assert found.preservation is not None
+        assert found.preservation.passed, method
+        if isinstance(method, ActivationMatching):  # channels that are dead on these inputs cannot be told apart
+            assert found.criterion["mean correlation of matched units"] > 0.999
+        else:
+            assert found.distance_after <= 1e-5 * found.distance_before, (method, found.distance_after)
+        assert {t.device.type for t in found.aligned.values()} == {device.type}
+    together = align_many(symmetry, [a, b, symmetry.apply(symmetry.sample(4), a)], device=device)
+    assert together.cycle_error == 0
+    assert float(together.distances_after.max()) <= 1e-5
+    print(f"laws on {device}: weights, frank-wolfe, spectral, activations, many models: fine", flush=True)
+
+
+class Encoder(nn.Module):
+    """A plain transformer encoder on float tokens, without dropout."""
+
+    def __init__(self, width: int, heads: int, layers: int) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.into, self.head = nn.Linear(32, width), nn.Linear(width, 10)
+        self.blocks = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.blocks(self.into(x)))
+
+
+def match(name: str, model: nn.Module, inputs: Tensor, device: torch.device, *, noise: float) -> None:
+    """Seconds and sweeps to find a planted element under noise."""
     start = time.perf_counter()
-    value = function(*arguments, **options)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return value, time.perf_counter() - start
+    symmetry = discover_symmetry(model, (inputs,))
+    discovered = time.perf_counter() - start
+    a = drawn(model, 0, device)
+    planted = symmetry.sample(1)
+    b = noisy(symmetry.apply(planted, a), noise, 2)
+    for label, method in (("identity start", WeightMatching()), ("anchored start", WeightMatching(start="anchored"))):
+        start = synchronised(device)
+        found = align(symmetry, a, b, method, device=device)
+        seconds = synchronised(device) - start
+        right = [float((found.element.permutations[n] == p).double().mean()) for n, p in planted.inverse().permutations.items()]
+        print(
+            f"{name}: {sum(t.numel() for t in a.values()) / 1e6:.1f} M parameters, {len(symmetry.groups)} factors, discovery "
+            f"{discovered:.1f} s; weight matching, {label}: {seconds:.1f} s, {found.sweeps} sweeps, "
+            f"{100 * np.mean(right):.1f} % of the units where they were planted",
+            flush=True,
+        )
 
 
-def shipped_pair() -> None:
-    first, second = (shipped_checkpoint(f"digits-mlp-w256-seed{seed}") for seed in (0, 1))
-    model, digits = first.architecture.build(), task("digits")
-    symmetry = discover_symmetry(model, digits.example_inputs)
-    # Each device once for warming up (lazy CUDA libraries), then once for the clock.
-    found = {}
-    for device in ("cpu", "cuda", "cpu", "cuda"):
-        found[device] = timed(align, symmetry, first.state, second.state, "weights", seed=0, device=device)
-    (on_cpu, s_cpu), (on_cuda, s_cuda) = found["cpu"], found["cuda"]
-    report("weight matching, objective", on_cpu.objective, on_cuda.objective, 1e-9, (s_cpu, s_cuda))
-    if on_cpu.element != on_cuda.element:
-        print("   the two elements differ in some unit; equal objectives say it is a tie")
-    profiles = {}
-    for device in ("cpu", "cuda", "cpu", "cuda"):
-        profiles[device] = timed(profile_path, LinearPath(first.state, on_cpu.aligned), model, digits, points=25, device=device)
-    for split in ("train", "test"):
-        values = [float(barrier(profiles[device][0]).sel(split=split)) for device in ("cpu", "cuda")]
-        report(f"aligned {split} loss barrier", *values, 1e-5, (profiles["cpu"][1], profiles["cuda"][1]))
+def assignments(n: int, device: torch.device) -> None:
+    """One large assignment: the auction to a stated gap, and the exact answer from its prices."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(n, 256, generator=generator).to(device)
+    b = a[torch.randperm(n, generator=generator).to(device)] + 1.5 * torch.randn(n, 256, generator=generator).to(device)
+    for kind, other in (("related", b), ("unrelated", torch.randn(n, 256, generator=generator).to(device))):
+        score = a @ other.T
+        start = synchronised(device)
+        bids = auction(score, gap=1e-4, max_rounds=5000)
+        t_auction = synchronised(device) - start
+        start = synchronised(device)
+        exact, value = assign(score.double(), torch.arange(n), assigner=Assigner("auction"))
+        t_exact = synchronised(device) - start
+        start = synchronised(device)
+        _, reference = assign(score.double(), torch.arange(n), assigner=Assigner("jv"))
+        t_jv = synchronised(device) - start
+        assert abs(value - reference) <= 1e-6 * abs(reference)
+        gap = f"gap {bids.gap:.2e} of {bids.value:.3e}" if bids.complete else "stopped early"
+        print(
+            f"assignment n={n}, {kind}: auction {t_auction:.2f} s ({bids.rounds} rounds, {gap}); auction then augmenting paths "
+            f"{t_exact:.2f} s; augmenting paths alone {t_jv:.2f} s; {int((exact != torch.arange(n)).sum())} units moved",
+            flush=True,
+        )
 
 
-def wide_matching() -> None:
-    """A planted permutation of a wide MLP, recovered on the device: random weights, so the answer is known exactly."""
-    wide = architecture("mlp", inputs=784, outputs=10, width=2048, depth=3)
-    model = wide.build(seed=0)
-    state = {name: value.detach() for name, value in model.state_dict().items()}
-    symmetry = discover_symmetry(model, (torch.zeros(2, 784),))
-    planted = symmetry.apply(symmetry.sample(1), state)
-    for device in ("cpu", "cuda"):
-        found, seconds = timed(align, symmetry, state, planted, "weights", seed=0, device=device)
-        print(f"{'planted, width 2048, ' + device:44s} distance after {found.distance_after:.3g}   {seconds:.2f} s")
-        if found.distance_after > 1e-3:
-            FAULTS.append(f"planted on {device}")
-
-
-def spectra() -> None:
-    first, second = (shipped_checkpoint(f"digits-mlp-w256-seed{seed}") for seed in (0, 1))
-    found, seconds = timed(singular_alignment, first.state, second.state, null=False)
-    print(f"{'spectra of the shipped pair':44s} {seconds:.3f} s   variables {', '.join(map(str, found.data_vars))}")
-
-
-def training() -> None:
-    """Eight digits MLPs in one batched run; the CUDA run must learn as well as the CPU run does."""
-    digits, small = task("digits"), architecture("mlp", inputs=64, outputs=10, width=64, depth=2)
-    accuracy, clock = {}, {}
-    for device in ("cpu", "cuda"):
-        made, clock[device] = timed(train, small, digits, seeds=tuple(range(8)), epochs=20, device=device)
-        accuracy[device] = sum(float(item.metadata["test_accuracy"]) for item in made) / len(made)
-    report("eight MLPs, 20 epochs, mean test accuracy", accuracy["cpu"], accuracy["cuda"], 0.01, (clock["cpu"], clock["cuda"]))
-
-
-def main() -> int:
-    print(f"torch {torch.__version__}  {torch.cuda.get_device_name(0) if torch.cuda.is_available() else 'no CUDA device'}")
-    for part in (shipped_pair, wide_matching, spectra, training):
-        part()
-    print("disagreements: " + (", ".join(FAULTS) or "none"))
-    return 1 if FAULTS else 0
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--small", action="store_true", help="reduced size; the default on a CPU")
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    small = arguments.small or device.type == "cpu"
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    print(f"torch {torch.__version__}, {where}, {'reduced' if small else 'full'} size", flush=True)
+    laws(device)
+    width = 2 if small else 32
+    resnet = architecture("resnet", width=width).build(seed=0)
+    match(f"ResNet20, width x{width}", resnet, torch.randn(2, 3, 32, 32), device, noise=0.5)
+    size, layers = (96, 2) if small else (768, 12)
+    encoder = Encoder(size, 12, layers).eval()
+    match(f"encoder, {layers} layers of {size}", encoder, torch.randn(2, 9, 32), device, noise=0.5)
+    assignments(1024 if small else 8192, device)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
