@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from workbench.errors import WorkbenchError
 from workbench.tasks import Task
+from workbench.twins import outputs_of
 
 NO_DATA = "no data used"
 
@@ -56,6 +57,23 @@ class MatchingData:
                 yield {name: cut(part, start) for name, part in self.inputs.items()}
             else:
                 yield tuple(cut(part, start) for part in self.inputs)
+
+    def require_runs(self) -> None:
+        """Raise, in words, where the model does not take the first two examples."""
+        batch = next(self.batches(2))
+        leaves = list(batch.values()) if isinstance(batch, dict) else list(batch)
+        try:
+            outputs_of(self.model, [dict(self.model.state_dict())], batch)
+        except WorkbenchError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(f"{tuple(leaf.shape)} {leaf.dtype}" for leaf in leaves if isinstance(leaf, Tensor))
+            where = f"of the task {self.task.name!r}" if self.task is not None else "given"
+            raise WorkbenchError(
+                f"The model fails on the inputs {where} ({type(error).__name__}: {str(error).strip().splitlines()[0][:200]})",
+                expected=f"inputs that the model takes; got {shapes}",
+                cause="a task or inputs of another model",
+            ) from error
 
     def words(self, count: int | None = None) -> str:
         """What was used, in words."""

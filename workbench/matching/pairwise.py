@@ -140,6 +140,8 @@ def data_given(chosen: Any, model: nn.Module | None, inputs: Any, task: Task | N
     elif model is not None:
         given = inputs if isinstance(inputs, dict) else (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
         data = MatchingData(model, given)
+    if data is not None:
+        data.require_runs()
     needs = matcher_needs(chosen)
     if needs != "nothing":
         require_data(data, f"The matcher {getattr(chosen, 'matcher_name', '')!r}", labels=needs == "labels")
