@@ -50,8 +50,11 @@ class ManyProblem:
     @property
     def constant(self) -> float:
         """The share of entries that no factor moves."""
-        states = range(len(self.states))
-        return sum(self.members[q].with_anchor(self.states[p]).constant for p in states for q in states if p < q)
+        total = 0.0
+        for source in self.members[0].still:
+            parts = [member.still[source].view for member in self.members]
+            total += float(sum(parts[1:], parts[0]).square().sum() - sum(part.square().sum() for part in parts)) / 2
+        return total
 
 
 @dataclass(frozen=True)

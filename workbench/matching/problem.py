@@ -77,7 +77,7 @@ class MatchingProblem:
         self.occurrences: dict[str, list[tuple[int, int]]] = {name: [] for name in symmetry.groups}
         self.signs: list[list[tuple[Scaling, int]]] = []  # of each block: the signs that negate entries of it, and along which axis
         self.constant = 0.0
-        self._still: dict[tuple[str, int], Block] = {}  # blocks of the moving model that no factor moves
+        self.still: dict[tuple[str, int], Block] = {}  # blocks of the moving model that no factor moves
         for piece in self._counted_pieces():
             first, second = (self._gathered(piece, state) for state in (anchor, moving))
             negated = _negated(symmetry, piece.names[0], first, piece.layouts)
@@ -85,7 +85,7 @@ class MatchingProblem:
                 labels = [label for label in pair[0].labels if label in symmetry.groups]
                 if not labels:
                     self.constant += float((pair[0].view * pair[1].view).sum())
-                    self._still[piece.names[0], part] = pair[1]
+                    self.still[piece.names[0], part] = pair[1]
                     continue
                 for axis, label in enumerate(pair[0].labels):
                     if label in symmetry.groups:
@@ -117,7 +117,7 @@ class MatchingProblem:
                 if source in seconds:
                     other.blocks.append((first, seconds[source]))
                 else:
-                    other.constant += float((first.view * self._still[source].view).sum())
+                    other.constant += float((first.view * self.still[source].view).sum())
         return other
 
     def without_biases(self) -> MatchingProblem:

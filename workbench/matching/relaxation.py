@@ -15,7 +15,7 @@ arrangement at the destination, Σ_σ X_f'[β, σ]; both orders are averaged. At
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from workbench.matching import wreath
-from workbench.matching.assignment import assign
+from workbench.matching.assignment import Assigner, assign
 from workbench.matching.problem import MatchingProblem
 from workbench.symmetry.element import Element
 from workbench.symmetry.entries import FIXED, MOVED
 from workbench.symmetry.layout import Block, blocks
 
 Soft = Mapping[str, Tensor]
+Exponents = Callable[[str, int], tuple[int, ...]]
 
 
 class Relaxation:
@@ -42,6 +43,7 @@ class Relaxation:
         self.outer = {n: g for n, g in self.outer.items() if g not in self.held}
         self.factors = tuple(n for n in groups if n not in self.held)
         self.patterns = {n: self._all_patterns(n) for n in self.factors}
+        self.assigner = Assigner()
 
     def _all_patterns(self, name: str) -> Tensor:
         """(2^K, K): the choices of the factor's K signs, 0 or 1; row 0 is none."""
@@ -107,7 +109,7 @@ class Relaxation:
         block = self.problem.blocks[index][1]
         return self.act(block, soft, lambda name, axis: self.problem.exponents(name, index, axis))
 
-    def act(self, block: Block, soft: Soft, exponents) -> Tensor:
+    def act(self, block: Block, soft: Soft, exponents: Exponents) -> Tensor:
         """``block.view`` moved along all its axes; exponents(factor, axis): which of the factor's signs act there."""
         joint: dict[int, list[int]] = {}  # axis of an outer factor -> axes of the factors that depend on it there
         for axis, label in enumerate(block.labels):
@@ -140,7 +142,7 @@ class Relaxation:
         moved = front @ spread.mT if middle else (matrix @ front.unsqueeze(-1)).squeeze(-1)
         return moved.movedim([*range(len(coordinates)), -1], [*coordinates, axis])
 
-    def _nested(self, block: Block, view: Tensor, axis: int, inner: list[int], soft: Soft, exponents) -> Tensor:
+    def _nested(self, block: Block, view: Tensor, axis: int, inner: list[int], soft: Soft, exponents: Exponents) -> Tensor:
         """The outer axis together with the factors that depend on it; the first of them leads."""
         first = block.labels[inner[0]]
         matrix = self._matrix(soft[first], self.patterns[first], exponents(first, inner[0]))
@@ -175,11 +177,11 @@ class Relaxation:
                 places, arranged = wreath.assign_nested(self.problem, name, current, tables)
                 permutations |= {name: places, **arranged}
             elif value.dim() == 2:
-                permutations[name], _ = assign(value, permutations[name])
+                permutations[name], _ = assign(value, permutations[name], assigner=self.assigner, key=name)
             else:
                 units = permutations[name].clone()
                 for copy in np.ndindex(units.shape[:-1]):
-                    units[copy], _ = assign(value[copy], units[copy])
+                    units[copy], _ = assign(value[copy], units[copy], assigner=self.assigner, key=(name, copy))
                 permutations[name] = units
         for name in self.factors:
             rows[name] = self._rows(best[name].indices, permutations, name)
