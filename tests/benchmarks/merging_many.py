@@ -2,7 +2,7 @@
 
     python tests/benchmarks/merging_many.py [MNIST_FOLDER]
 
-The table is laid out as table 3 of Git Re-Basin (arXiv 2209.04836): the models, then the mean of the aligned ones, over three seeds.
+The table is laid out as table 3 of Git Re-Basin (arXiv 2209.04836): the models, then the mean of the aligned ones over three seeds.
 With MNIST: four 784-512-512-512-10 models (Adam 1e-3, batch 500, 6 epochs), 1, 2 and 3 each aligned to 0; the training barrier
 between them, on 10 000 images and 11 points, beside the naive and the direct one, by weight matching and by spectral matching.
 """
