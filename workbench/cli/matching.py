@@ -38,7 +38,7 @@ def how_it_ended(alignment: Alignment) -> str:
     if alignment.converged:
         ended = "no single move is left (a local optimum of what it looks at)" if sweeps else "solved in one pass"
     else:
-        ended = "stopped with moves left" if sweeps else "nothing was searched"
+        ended = "stopped before it came to rest" if sweeps else "nothing was searched"
     return f"{alignment.settings['matcher']}: {sweeps}{alignment.seconds:.2f} s, {alignment.data_used}; {ended}"
 
 
