@@ -212,7 +212,7 @@ class CompareState(Keeping):
                 can_resume=True,
                 fraction=None,
                 message=f"Matching was stopped in sweep {sweeps}. The best alignment found so far is kept and shown; "
-                "it is not a local optimum. Continue measures it.",
+                "it is not a local optimum. Continue measures it; to go on matching, choose it under “Start from”, then Align.",
             )
             return
         self.param.update(status="done", fraction=None, message=f"Finished in {sum(found.seconds.values()):.1f} s.")
