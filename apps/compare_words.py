@@ -16,12 +16,6 @@ from .road import Found
 Barriers = Mapping[str, Mapping[str, xr.DataArray]]
 
 
-def curves_known(profile: xr.Dataset) -> tuple[bool, ...]:
-    """Per alignment whether it has a point, and whether one is complete (it has the chord): what a figure consists of."""
-    measured = profile["measured"].to_numpy()
-    return (*(bool(line.any()) for line in measured), bool(measured.all(axis=1).any()))
-
-
 def facts(found: Found | None, barriers: Barriers) -> str:
     """Every number with what it is: definition, split, points; a local optimum is called one."""
     if found is None or found.loaded is None:
@@ -34,7 +28,8 @@ def facts(found: Found | None, barriers: Barriers) -> str:
     verdict = found.comparison.verdict if found.comparison is not None else ""
     choice, loaded = found.choice, found.loaded
     about = f"{choice.moving} moved onto {choice.anchor} · {loaded.model_name} · task {loaded.task.name} · "
-    about += f"matcher {choice.matcher}, seed {choice.seed}"
+    fields = "".join(f", {name}={value}" for name, value in choice.options.items())
+    about += f"matcher {choice.matcher}{fields}, seed {choice.seed}" + (f", from {choice.start}" if choice.start else "")
     return markup.facts(items, headline=verdict[:1].upper() + verdict[1:], about="\n".join([about, *loaded.notes]))
 
 
@@ -55,6 +50,8 @@ def _alignment(alignment: Alignment) -> list[tuple[str, str, str]]:
     sweeps = f"{alignment.sweeps} sweep{'s' * (alignment.sweeps != 1)}"
     if alignment.cancelled:
         ended = f"stopped in sweep {alignment.sweeps}: best so far, not converged"
+    elif not alignment.sweeps:
+        ended = "solved in one pass" if alignment.converged else "nothing was searched"
     elif alignment.converged:
         ended = f"local optimum after {sweeps}"
     else:

@@ -31,6 +31,7 @@ def sentence(stage: str, step: Step) -> str:
     if step.total:
         words += f": {step.done} of {step.total}"
     values = step.values
-    if "objective" in values:
-        words += f": sweep {values.get('sweep', 0):.0f}, objective {values['objective']:.4f}"
+    for name, unit in (("sweep", "sweep"), ("iteration", "step")):
+        if name in values and "objective" in values:
+            words += f": {unit} {values[name]:.0f}, objective {values['objective']:.4f}"
     return words

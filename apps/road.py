@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -15,9 +16,11 @@ from torch import nn
 
 from workbench.checkpoints import fit_to_model, match_names
 from workbench.comparison import Comparison
+from workbench.errors import WorkbenchError
 from workbench.matching import Alignment
+from workbench.matching.fields import make_matcher
 from workbench.stages import Walk
-from workbench.states import StateDict
+from workbench.states import StateDict, fingerprint
 from workbench.symmetry import Symmetry
 from workbench.tasks import Task
 
@@ -30,7 +33,8 @@ GAMMA = (0.0, 0.3, 0.5)
 
 @dataclass(frozen=True)
 class Choice:
-    """What the visitor chose, taken when the button was pressed."""
+    """What the visitor chose, taken when the button was pressed. options: fields of the matcher that differ from its defaults;
+    start: the label of the alignment that the matcher goes on from, "" for its own start."""
 
     anchor: str
     moving: str
@@ -38,6 +42,22 @@ class Choice:
     matcher: str = "weights"
     seed: int = 0
     points: int = 25
+    options: Mapping[str, Any] = field(default_factory=dict)
+    start: str = ""
+
+    @property
+    def pair(self) -> tuple[str, str, str]:
+        """What alignments must share to be laid side by side."""
+        return self.anchor, self.moving, self.task
+
+    @property
+    def words(self) -> str:
+        """What differs from the defaults."""
+        parts = [f"{name}={value}" for name, value in self.options.items()]
+        parts += [f"seed {self.seed}"] if self.seed else []
+        parts += [f"{self.points} points"] if self.points != Choice.points else []
+        parts += [f"from {self.start}"] if self.start else []
+        return ", ".join(parts)
 
     @property
     def grid(self) -> np.ndarray:
@@ -55,13 +75,20 @@ class Loaded:
     model_name: str
     task: Task
     notes: tuple[str, ...] = ()
+    identity: str = ""  # equal exactly where model, weights and the name of the task are
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What the road has found so far, for one choice: ``walk`` holds it; comparison: the whole, once every stage is there."""
+    """What the road has found so far, for one choice: ``walk`` holds it; comparison: the whole, once every stage is there.
+
+    before: an earlier comparison of the same pair, whose symmetry and naive curve still hold where the weights are the same;
+    start: the alignment that ``choice.start`` names.
+    """
 
     choice: Choice
+    before: Found | None = None
+    start: Alignment | None = None
     loaded: Loaded | None = None
     walk: Walk | None = None
     reading: float = 0.0  # seconds
@@ -98,26 +125,47 @@ def load(settings: Settings, choice: Choice) -> Loaded:
     notes = tuple(
         f"{item.source}: {note}" for item in (first, second) for note in (*item.notes, *match_names(item.state, model).notes)
     )
-    return Loaded(fit_to_model(first, model), fit_to_model(second, model), model, model_name, task, notes)
+    anchor, moving = fit_to_model(first, model), fit_to_model(second, model)
+    identity = "|".join((model_name, task.name, fingerprint(anchor), fingerprint(moving)))
+    return Loaded(anchor, moving, model, model_name, task, notes, identity)
+
+
+def begin(settings: Settings, found: Found) -> Found:
+    """Read what was chosen. What an earlier comparison of the same weights knows is taken over."""
+    started, choice, before = time.perf_counter(), found.choice, found.before
+    matcher = make_matcher(choice.matcher, choice.options)
+    loaded = load(settings, choice)
+    known: dict[str, Any] = {}
+    if before is not None and before.loaded is not None and before.loaded.identity == loaded.identity:
+        known = {"symmetry": before.symmetry}
+        if "naive" in before.profiles and before.choice.points == choice.points:
+            known["profiles"] = {"naive": before.profiles["naive"]}
+    elif found.start is not None:
+        raise WorkbenchError(
+            "The checkpoints are not those that the alignment to start from was found for",
+            cause="a file has changed since",
+            next_step="press Align with the matcher's own start",
+        )
+    walk = Walk(
+        loaded.anchor,
+        loaded.moving,
+        loaded.model,
+        loaded.task,
+        matcher=matcher,
+        points=choice.grid,
+        gamma=GAMMA,
+        seed=choice.seed,
+        start=found.start,
+        **known,
+    )
+    return Found(choice, start=found.start, loaded=loaded, walk=walk, reading=time.perf_counter() - started)
 
 
 def travel(job: Job, settings: Settings, found: Found, show: Callable[[Found], None]) -> Found:
     """Do the stages ``found`` lacks, in order. A cancelled matching ends the road with the best element found so far."""
     if found.walk is None:
         job.say("reading")
-        started, choice = time.perf_counter(), found.choice
-        loaded = load(settings, choice)
-        walk = Walk(
-            loaded.anchor,
-            loaded.moving,
-            loaded.model,
-            loaded.task,
-            matcher=choice.matcher,
-            points=choice.grid,
-            gamma=GAMMA,
-            seed=choice.seed,
-        )
-        found = Found(choice, loaded, walk, reading=time.perf_counter() - started)
+        found = begin(settings, found)
         job.emit(show, found)
         job.check()
     while (stage := found.walk.stage) is not None:

@@ -254,6 +254,69 @@ def test_methods_lists_what_is_registered(call):
     code, out, _ = call("methods", "weights")
     assert code == 0
     assert "max_sweeps" in out
+    assert "a whole number" in out
+
+
+def test_methods_says_which_data_a_matcher_needs(call):
+    needs = {item["name"]: item["data"] for item in answer(call, "methods")["matchers"]}
+    assert needs["weights"] == needs["spectral"] == "none"
+    assert needs["activations"] == "examples"
+    assert needs["straight-through"] == "labelled examples"
+    assert needs["sinkhorn"] == "none; labelled examples with cost=midpoint or cost=random"
+    _, out, _ = call("methods", "sinkhorn")
+    assert "data: none; labelled examples with" in out
+    assert "one of weights, midpoint, random" in out
+    both = answer(call, "methods", "frank-wolfe")
+    assert set(both) == {"matchers", "many models"}
+
+
+def test_a_matcher_takes_values_for_its_fields(call):
+    found = answer(call, "align", *PAIR, "--matcher", "spectral:rank=4,include_biases=true")
+    assert found["settings"]["rank"] == 4
+    assert found["settings"]["include_biases"] is True
+    assert found["data_used"] == "no data used"
+
+
+@pytest.mark.parametrize("matcher", ["activations:examples=300", "straight-through:epochs=1"])
+def test_a_matcher_that_looks_at_data_gets_them(call, matcher):
+    for command, more in (("align", ()), ("compare", ("--points", "3", "--no-null"))):
+        found = answer(call, command, *PAIR, "--matcher", matcher, *more)
+        found = found.get("alignment", found)
+        assert found["data_used"].endswith("examples of digits/train")
+        assert found["function_kept"]["passed"]
+    assert "null_R" in str(answer(call, "compare", *PAIR, "--matcher", matcher, "--points", "3")["spectra"])
+
+
+def test_without_a_task_weights_are_matched_and_activations_say_why_not(call, tmp_path):
+    files = [save_checkpoint(shipped_checkpoint(name).state, tmp_path / f"{name}.safetensors") for name in PAIR]
+    words = ("align", *files, "--model", "mlp:width=16")
+    found = answer(call, *words)
+    assert found["data_used"] == "no data used"
+    assert found["function_kept"]["passed"]
+    assert any("random inputs" in note for note in found["notes"])
+    with_task = answer(call, *words, "--task", "digits")
+    assert with_task["objective"] == found["objective"]
+    assert not any("random inputs" in note for note in with_task["notes"])
+    for matcher in ("activations", "straight-through", "sinkhorn:cost=midpoint"):
+        code, out, err = call(*words, "--matcher", matcher)
+        assert (code, out) == (2, "")
+        assert matcher.partition(":")[0] in err
+        assert "--task" in err
+        assert "weights" in err  # what works without one
+    assert call("compare", *words[1:])[0] == 2  # a barrier is measured on data
+
+
+def test_a_task_that_cannot_be_read_here_does_not_stop_what_needs_none(call, tmp_path):
+    files = []
+    for name in PAIR:
+        metadata = {**shipped_checkpoint(name).metadata, "task": "mnist"}
+        files.append(save_checkpoint(shipped_checkpoint(name).state, tmp_path / f"{name}.safetensors", metadata=metadata))
+    found = answer(call, "align", *files)
+    assert any("'mnist' cannot be read here" in note for note in found["notes"])
+    code, _, err = call("align", *files, "--matcher", "activations")
+    assert code == 2
+    assert "'mnist' cannot be read here" in err
+    assert call("align", *files, "--task", "mnist")[0] == 2  # what was asked for by name must be there
 
 
 # -- wrong use: exit code 2, one message, no traceback
@@ -267,6 +330,11 @@ def test_methods_lists_what_is_registered(call):
         (["compare", "no-such-file.pt", "other.pt"], "no-such-file.pt"),
         (["compare", *PAIR, "--matcher", "weigths"], "did you mean 'weights'"),
         (["compare", *PAIR, "--matcher", "weights:speed=3"], "speed"),
+        (["align", *PAIR, "--matcher", "spectral:rnk=16"], "did you mean 'rank'"),
+        (["align", *PAIR, "--matcher", "spectral:rank=four"], "Expected: a whole number"),
+        (["align", *PAIR, "--matcher", "weights:restarts=1.5"], "Expected: a whole number"),
+        (["align", *PAIR, "--matcher", "weights:order=upwards"], "one of random, given"),
+        (["align", *PAIR, "--matcher", "spectral:rank"], "key=value"),
         (["compare", *PAIR, "--task", "digit"], "did you mean 'digits'"),
         (["compare", *PAIR, "--task", "mnist"], "root"),
         (["compare", *PAIR, "--model", "mlp:width=32"], "layers.0.weight"),

@@ -1,6 +1,7 @@
 """The whole road: consistent figures, JSON, netCDF, and a verdict that tells a fine-tune from a stranger."""
 
 import json
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from workbench.barriers import barrier
 from workbench.checkpoints import shipped_checkpoint
 from workbench.comparison import Comparison, compare
 from workbench.errors import Cancelled, WorkbenchError
+from workbench.matching import Match
+from workbench.matching.data import require_data
 from workbench.paths import LinearPath
 from workbench.profiles import profile_path
 from workbench.schema import write_netcdf
+from workbench.spectra import singular_alignment
 from workbench.stages import Walk
 from workbench.states import fingerprint
 from workbench.symmetry import discover_symmetry
@@ -128,6 +132,46 @@ def test_stages_report_in_turn_and_can_be_cancelled(setting):
 
         with pytest.raises(Cancelled):
             compare(a, b, model, digits, symmetry=symmetry, points=3, progress=stop)
+
+
+@dataclass(frozen=True)
+class SeesData:
+    """A matcher of the test: it leaves every unit where it is, and writes down which data it was handed."""
+
+    needs: str
+    seen: list = field(default_factory=list)
+
+    def match(self, problem, *, seed=0, progress=None):
+        data = require_data(problem.data, "SeesData", labels=self.needs == "labels")
+        self.seen.append((data.model, data.task, data.split, data.size, problem.start))
+        element = problem.symmetry.identity()
+        return Match(element, problem.objective(element), data_used=data.words())
+
+
+@pytest.mark.parametrize("needs", ["inputs", "labels"])
+def test_a_matcher_that_looks_at_data_gets_the_model_and_the_task(setting, needs):
+    digits, model, symmetry, (a, b) = setting
+    chosen = SeesData(needs)
+    found = compare(a, b, model, digits, symmetry=symmetry, matcher=chosen, points=3, splits=["test"])
+    assert found.alignment.data_used == "1400 examples of digits/train"
+    pair, null = chosen.seen  # the unrelated networks are matched on the same data
+    assert pair == null == (model, digits, "train", 1400, None)
+    assert "null_R" in found.spectra
+    assert found.alignment.preservation.examples == 256
+    # the control: without them the spectra say what is missing
+    with pytest.raises(WorkbenchError, match="called without data"):
+        singular_alignment(a, b, symmetry=symmetry, matcher=chosen)
+
+
+def test_a_comparison_goes_on_from_an_alignment(setting, compared):
+    digits, model, symmetry, (a, b) = setting
+    chosen = SeesData("inputs")
+    options = {"symmetry": symmetry, "points": 3, "spectra": False}
+    compare(a, b, model, digits, matcher=chosen, start=compared.alignment, **options)
+    assert chosen.seen[0][4] == compared.alignment.element
+    again = compare(a, b, model, digits, start=compared.alignment, **options)
+    assert again.alignment.history[0].objective == pytest.approx(compared.alignment.objective)
+    assert compare(a, b, model, digits, **options).alignment.history[0].objective < again.alignment.history[0].objective
 
 
 def test_no_split_is_refused(setting):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 from types import SimpleNamespace
 
 import holoviews as hv
@@ -15,6 +15,7 @@ from workbench.errors import WorkbenchError
 from workbench.plots import PLOTS
 from workbench.plots.drawable import drawable, note
 from workbench.plots.report import report_html
+from workbench.plots.style import ALIGNED, NAIVE, OTHER_COLOURS
 
 T = np.linspace(0, 1, 5)
 
@@ -131,6 +132,59 @@ def test_a_profile_draws_its_values():
     assert len(of(overlay, hv.Curve, "chord")) == 2
     plain = PLOTS["profile"](data.sel(alignment="naive", drop=True))
     assert {curve.label for curve in of(plain, hv.Curve)} == {"chord", "train", "test"}
+
+
+def test_further_alignments_have_a_colour_and_a_mark_of_their_own():
+    data = profiles()
+    own = data.sel(alignment=["aligned"])
+    more = [own.assign_coords(alignment=[name]) + shift for name, shift in (("1 · a", 1.0), ("2 · b", 2.0))]
+    overlay = PLOTS["profile"](
+        xr.concat([data, *more], "alignment"), words={"aligned": "3 · c"}, colours={"2 · b": OTHER_COLOURS[4]}
+    )
+    labels = {f"{name}, {split}" for name in ("naive", "3 · c", "1 · a", "2 · b") for split in ("train", "test")}
+    assert {curve.label for curve in of(overlay, hv.Curve)} == labels | {"chord"}
+    (curve,) = of(overlay, hv.Curve, "2 · b, test")
+    np.testing.assert_allclose(curve["loss"], data["loss"].sel(alignment="aligned", split="test") + 2)
+    (dots,) = of(overlay, hv.Scatter)
+    look = {of: (colour, mark) for of, colour, mark in zip(dots["of"], dots["colour"], dots["mark"], strict=True)}
+    assert look["3 · c, train"][0] == ALIGNED
+    assert look["2 · b, train"][0] == OTHER_COLOURS[4]
+    assert len({mark for _, mark in look.values()}) == 3  # naive and the one shown share the round one
+    assert hv.render(overlay, backend="bokeh")
+
+
+# What the protan and the deutan eye see of a linear RGB colour (Machado, Oliveira, Fernandes 2009, full severity).
+SEEN = {
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "common": np.eye(3),
+}
+
+
+def lab(colour: str, eye: str) -> np.ndarray:
+    """CIELAB (D65) of an sRGB colour as an eye sees it."""
+    srgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    xyz = np.array(to_xyz) @ np.clip(np.array(SEEN[eye]) @ linear, 0, 1) / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def apart(colours: list[str], eye: str) -> float:
+    """The smallest CIE76 difference between two of them."""
+    seen = [lab(colour, eye) for colour in colours]
+    return min(float(np.linalg.norm(a - b)) for a, b in combinations(seen, 2))
+
+
+@pytest.mark.parametrize("eye", SEEN)
+def test_alignments_side_by_side_can_be_told_apart(eye):
+    assert apart([NAIVE, ALIGNED, *OTHER_COLOURS], eye) >= 25
+
+
+def test_colours_that_only_some_eyes_tell_apart_would_be_noticed():
+    pair = ["#cc7a00", "#7a9e00"]
+    assert apart(pair, "common") > 25 > apart(pair, "deutan")
 
 
 def test_points_not_measured_yet_are_neither_drawn_nor_missing():

@@ -10,6 +10,7 @@ import pytest
 
 from workbench.cli import build_parser
 from workbench.matching import MATCHERS
+from workbench.matching.fields import which_matcher
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
@@ -60,6 +61,23 @@ def test_links_and_pictures_point_to_files():
     assert not missing
 
 
-def test_every_matcher_has_a_line_in_the_table():
-    missing = [name for name in MATCHERS if f"| `{name}` |" not in README]
-    assert not missing
+def table_lines(text: str) -> list[str]:
+    """The lines of the table "which matcher?" in a README."""
+    return [line for line in text.splitlines() if line.startswith("| `")]
+
+
+def test_the_table_of_matchers_is_what_the_registry_says():
+    expected = []
+    for line in which_matcher():
+        kind, _, number = line.reference.partition(":")
+        paper = f"[{kind} {number}](https://arxiv.org/abs/{number})" if kind == "arXiv" else line.reference
+        expected.append(" ".join(f"| `{line.name}` | {line.summary} | {line.data} | {paper} |".split()))
+    assert table_lines(README) == expected, "paste these lines into the README:\n" + "\n".join(expected)
+
+
+def test_a_line_that_is_missing_or_stale_would_be_noticed():
+    known = {line.name for line in which_matcher()}
+    assert known == set(MATCHERS)
+    lines = table_lines(README)
+    assert table_lines(README.replace(lines[0] + "\n", "")) == lines[1:]
+    assert table_lines(README.replace("| none |", "| labelled examples |")) != lines

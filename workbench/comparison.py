@@ -19,6 +19,7 @@ from workbench.progress import Progress
 from workbench.schema import provenance
 from workbench.stages import Walk
 from workbench.states import StateDict, require_same_tensors
+from workbench.symmetry.element import Element
 from workbench.symmetry.group import Symmetry
 from workbench.tasks import Task, require_task
 from workbench.verdict import verdict as verdict_of
@@ -151,13 +152,14 @@ def compare(
     null: bool = True,
     seed: int = 0,
     device: str | torch.device = "auto",
+    start: Alignment | Element | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """The whole road: π = align(moving → anchor), then loss and metrics from anchor to moving and from anchor to π(moving).
 
     anchor, moving: state dicts of ``model``; none of the three is changed. symmetry: None discovers it from the model and the
-    task's example inputs. spectra=False leaves the singular vectors out. progress: called by every stage in turn, see ``Walk``;
-    whatever stage is cancelled, ``Cancelled`` is raised.
+    task's example inputs. matcher: where it looks at data, at the model and the task. spectra=False leaves the singular vectors
+    out. progress: called by every stage in turn, see ``Walk``; whatever stage is cancelled, ``Cancelled`` is raised.
     Other parameters as in ``align``, ``profile_path`` and ``singular_alignment``.
     """
     require_task(task)
@@ -178,6 +180,7 @@ def compare(
         with_spectra=spectra,
         seed=seed,
         device=device,
+        start=start,
         symmetry=symmetry,
     )
     while walk.stage is not None:

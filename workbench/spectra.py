@@ -17,20 +17,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.devices import resolve_device
 from workbench.errors import Cancelled, WorkbenchError
 from workbench.matching import Matcher, align
+from workbench.matching.matcher import matcher_needs
 from workbench.matching.problem import cost_tensors
 from workbench.progress import Progress, Reporter, Step
 from workbench.schema import provenance
 from workbench.states import StateDict, distance, require_finite, require_same_tensors
 from workbench.symmetry.group import Symmetry
+from workbench.tasks import Task
 
 STAGES = ("before", "after")
 
@@ -84,6 +87,8 @@ def singular_alignment(
     aligned: StateDict | None = None,
     symmetry: Symmetry | None = None,
     matcher: str | Matcher = "weights",
+    model: nn.Module | None = None,
+    task: Task | None = None,
     gamma: Sequence[float] = (0.0, 0.3, 0.5),
     top: Sequence[int] = (8,),
     null: bool = True,
@@ -95,6 +100,7 @@ def singular_alignment(
     """R of ``anchor`` with ``moving`` (stage "before") and with ``aligned`` (stage "after"), per layer and total, beside its null.
 
     aligned: π(moving); None with a symmetry matches here (``matcher``, ``seed``), None without one gives stage "before" only
+    model, task: for a matcher that looks at data; it then sees the same data with unrelated networks
     gamma: thresholds in [0, 1), relative to the layer's largest singular value; top: numbers of leading directions
     null: also do the same with ``null_samples`` pairs of unrelated Gaussian networks (each tensor's entries with the standard
     deviation of the anchor's, one-axis tensors with its mean too), matched the same way; needs the symmetry
@@ -116,6 +122,7 @@ def singular_alignment(
     require_finite(anchor, "anchor")
     require_finite(moving, "moving")
     where = resolve_device(device)
+    data = {} if matcher_needs(matcher) == "nothing" else {"model": model, "task": task}
     layers = weight_matrices(symmetry, anchor)
     if not layers:
         raise WorkbenchError("The model has no weight with two or more axes, so there are no singular vectors to compare")
@@ -123,12 +130,12 @@ def singular_alignment(
     samples = null_samples if null else 0
     reporter = Reporter(progress, "singular vectors", total=len(layers) * (1 + 2 * samples))
     if aligned is None and symmetry is not None:
-        aligned = _matched(symmetry, anchor, moving, matcher, seed, where, progress)
+        aligned = _matched(symmetry, anchor, moving, matcher, seed, where, data, progress)
     trained = _Pair(anchor, moving, aligned, layers, where, reporter)
     unrelated = []
     for sample in range(samples):
         first, second = (gaussian_like(anchor, seed=seed + 2 * sample + which) for which in range(2))
-        matched = _matched(symmetry, first, second, matcher, seed, where, progress)
+        matched = _matched(symmetry, first, second, matcher, seed, where, data, progress)
         unrelated.append(_Pair(first, second, matched, layers, where, reporter))
     dataset = _dataset(trained, unrelated, gamma, top)
     dataset.attrs = provenance(
@@ -150,6 +157,7 @@ def _matched(
     matcher: str | Matcher,
     seed: int,
     device: torch.device,
+    data: dict[str, Any],
     progress: Progress | None,
 ) -> dict[str, Tensor]:
     """π(moving). Half a match would be no null, so a cancelled one raises."""
@@ -158,7 +166,7 @@ def _matched(
         if progress is not None:
             progress(replace(step, stage="singular vectors: matching"))
 
-    found = align(symmetry, anchor, moving, matcher, seed=seed, device=device, progress=under_own_name)
+    found = align(symmetry, anchor, moving, matcher, seed=seed, device=device, progress=under_own_name, **data)
     if found.cancelled:
         raise Cancelled
     return found.aligned

@@ -17,7 +17,7 @@ from workbench.profiles import profile_path
 from workbench.progress import Progress
 from workbench.spectra import singular_alignment
 from workbench.states import StateDict
-from workbench.symmetry import Symmetry, discover_symmetry
+from workbench.symmetry import Element, Symmetry, discover_symmetry
 from workbench.tasks import Task
 
 # How many examples the function-preservation check runs.
@@ -35,7 +35,8 @@ class Walk:
 
     What is given (symmetry, alignment, profiles by "naive" and "aligned", spectra) is not done again. A cancelled matching is an
     alignment with ``cancelled`` set, the best element so far; whether to go on with it is the caller's to decide. seconds: stage ->
-    wall-clock. Other fields as the parameters of ``compare``; with_spectra: whether singular vectors are compared.
+    wall-clock. Other fields as the parameters of ``compare``; with_spectra: whether singular vectors are compared. A matcher that
+    looks at data sees ``model`` and ``task``.
     """
 
     anchor: StateDict
@@ -51,6 +52,7 @@ class Walk:
     with_spectra: bool = True
     seed: int = 0
     device: str | torch.device = "auto"
+    start: Alignment | Element | None = None
     symmetry: Symmetry | None = None
     alignment: Alignment | None = None
     profiles: Mapping[str, xr.Dataset] = field(default_factory=dict)
@@ -102,6 +104,8 @@ class Walk:
             device=self.device,
             model=self.model,
             inputs=self.task.split(first)[0][:CHECKED],
+            task=self.task,
+            start=self.start,
             progress=progress,
         )
 
@@ -124,6 +128,8 @@ class Walk:
             aligned=self.alignment.aligned,
             symmetry=self.symmetry,
             matcher=self.matcher,
+            model=self.model,
+            task=self.task,
             gamma=self.gamma,
             top=self.top,
             null=self.null,

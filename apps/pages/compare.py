@@ -14,6 +14,7 @@ from workbench.plots import PLOTS
 from workbench.plots.profile import position_mark
 from workbench.plots.report import comparison_figures, report_html
 
+from .. import alignment_words, matcher_widgets
 from .. import compare_words as words
 from ..states.compare import CompareState
 from . import Parts, Session, page
@@ -78,6 +79,8 @@ class CompareView:
         return [
             pmui.Select.from_param(parameters.anchor, margin=(20, 10, 8, 10), **WIDE),
             *(pmui.Select.from_param(parameters[name], margin=(8, 10), **WIDE) for name in ("moving", "task", "matcher")),
+            matcher_widgets.form_card(state),
+            pmui.Select.from_param(parameters.start, margin=(8, 10), visible=parameters.kept.rx.pipe(bool), **WIDE),
             pmui.Row(
                 pmui.IntInput.from_param(parameters.seed, margin=(8, 10), **WIDE),
                 pmui.IntInput.from_param(parameters.points, step=2, margin=(8, 10), **WIDE),
@@ -100,6 +103,7 @@ class CompareView:
         return [
             pmui.Markdown(INTRODUCTION, margin=(10, 30), visible=begun.rx.not_(), **WIDE),
             pmui.Column(facts, margin=0, visible=begun, **WIDE),
+            self._alignments(),
             pmui.Grid(
                 pmui.Grid(self._curves(), size={"xs": 12, "lg": 8}),
                 pmui.Grid(self._position(), self._factors(), size={"xs": 12, "lg": 4}),
@@ -113,6 +117,24 @@ class CompareView:
             ),
         ]
 
+    def _alignments(self) -> pn.viewable.Viewable:
+        """The alignments of this pair side by side, and which of them the figures are about."""
+        state, parameters = self.state, self.state.param
+        running = parameters.status.rx() == "running"
+        remove = pmui.Button(label="Remove", icon="delete", variant="text", size="small", margin=(18, 10), disabled=running)
+        remove.on_click(lambda event: state.remove())
+        controls = pmui.FlexBox(
+            pmui.Select.from_param(parameters.shown, width=240, disabled=running),
+            remove,
+            pmui.CheckBoxGroup.from_param(
+                parameters.overlaid, inline=True, size="small", margin=(16, 10), visible=parameters.kept.rx.pipe(_several)
+            ),
+        )
+        lines = pn.bind(alignment_words.table, parameters.lines, parameters.shown, parameters.definition)
+        shown = parameters.kept.rx.pipe(bool)
+        table = pn.pane.HTML(lines, margin=(0, 10, 8, 10), styles={"overflow-x": "auto"}, **WIDE)
+        return pmui.Paper(controls, table, variant="outlined", elevation=0, margin=6, visible=shown, sx={"pt": 1}, **WIDE)
+
     def _curves(self) -> pn.viewable.Viewable:
         state, height = self.state, 540
         pane = pn.pane.HoloViews(height=height, **WIDE)
@@ -122,7 +144,8 @@ class CompareView:
             """The curves are built once for every new profile, so that a dragged slider only moves its mark."""
             if drawn.get("data") is not data:
                 drawn["data"] = data
-                drawn["curves"] = PLOTS["profile"](data, metric=state.metric, log=state.log_axis).opts(height=height)
+                look = alignment_words.legend(state.lines, state.shown)
+                drawn["curves"] = PLOTS["profile"](data, metric=state.metric, log=state.log_axis, **look).opts(height=height)
             curves = drawn["curves"]
             return curves.clone([*curves, position_mark(t)])
 
@@ -133,14 +156,14 @@ class CompareView:
                 drawn.clear()
                 pane.object = None
                 return
-            shape = (words.curves_known(profile), state.metric, state.log_axis)
+            shape = (alignment_words.known(profile), state.metric, state.log_axis, state.shown, len(state.lines))
             if drawn.get("shape") != shape:
                 drawn.update(shape=shape, data=None, pipe=hv.streams.Pipe(data=profile))
                 pane.object = hv.DynamicMap(draw, streams=[drawn["pipe"], hv.streams.Params(parameters=[state.param.t])])
             else:
                 drawn["pipe"].send(profile)
 
-        state.param.watch(renew, ["profile", "metric", "log_axis"])
+        state.param.watch(renew, ["profile", "metric", "log_axis", "shown", "lines"])
         controls = pmui.FlexBox(
             pmui.Select.from_param(state.param.metric, width=140),
             pmui.Select.from_param(state.param.definition, width=180),
@@ -236,4 +259,9 @@ class CompareView:
         """``report.html`` of the finished comparison."""
         found = self.state.found
         title = f"{found.choice.moving} against {found.choice.anchor}"
-        return io.BytesIO(report_html(found.comparison.summary(), comparison_figures(found.comparison), title).encode())
+        summary = found.comparison.summary() | alignment_words.summary(self.state.lines)
+        return io.BytesIO(report_html(summary, comparison_figures(found.comparison), title).encode())
+
+
+def _several(kept: Any) -> bool:
+    return len(kept) > 1

@@ -5,10 +5,14 @@ Parameters are changed only by the session's own thread: by widgets, and by the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import param
 import xarray as xr
+from param.parameterized import batch_call_watchers
 
-from workbench.barriers import DEFINITIONS, barrier
+from workbench.barriers import barrier
+from workbench.errors import WorkbenchError
 from workbench.matching import MATCHERS
 from workbench.paths import LinearPath
 from workbench.profiles import profile_path
@@ -17,34 +21,35 @@ from workbench.progress import Step
 from .. import catalogue, road
 from ..factorwise import Factorwise
 from ..jobs import Job, Jobs
+from ..keeping import Keeping
 from ..live import LiveProfile
+from ..matcher_form import MatcherForm
 from ..progress_words import doing, sentence
 from ..settings import Settings
-from ..working import Working
 
 ALIGNMENTS = ("naive", "aligned", "partial")
 LANES = ("road", "factors", "at")
 CURVES = {"profile naive": "naive", "profile aligned": "aligned"}
 
 
-class CompareState(Working):
+class CompareState(Keeping):
     """One visitor's comparison."""
 
     anchor = param.Selector(objects=[], label="Anchor (stays)")
     moving = param.Selector(objects=[], label="Moving (is permuted)")
     task = param.Selector(objects=[], label="Task")
     matcher = param.Selector(default="weights", objects=["weights"], label="Matcher")
+    form = param.Parameter(doc="MatcherForm of the chosen matcher.")
     seed = param.Integer(default=0, bounds=(0, None), label="Seed")
     points = param.Integer(default=25, bounds=(3, 201), label="Points on the path")
 
     can_resume = param.Boolean(default=False, doc="Whether there is something to go on with after a cancel or an error.")
 
-    found = param.Parameter(doc="road.Found of the current comparison, or None before the first.")
+    found = param.Parameter(doc="road.Found of the alignment that is shown, or None before the first.")
     profile = param.Parameter(doc="The curves so far: a Dataset over (alignment, split, t) with `measured`, or None.")
 
     metric = param.Selector(default="loss", objects=["loss"], label="Show")
     log_axis = param.Boolean(default=False, label="Log axis")
-    definition = param.Selector(default="linear", objects=list(DEFINITIONS), label="Barrier definition")
     barriers = param.Dict(default={}, doc="alignment -> {metric -> DataArray over split}, of finished curves only.")
 
     t = param.Number(default=0.5, bounds=(0.0, 1.0), step=0.01, label="Position t")
@@ -65,17 +70,53 @@ class CompareState(Working):
         self._stage = ""
         self._walking = False
         self._parts: Factorwise | None = None  # once there is an alignment
+        self._forms: dict[str, MatcherForm] = {}
         names = list(catalogue.checkpoints(settings))
         self.param.anchor.objects = self.param.moving.objects = names
         self.anchor, self.moving = catalogue.first_pair(names)
         self.param.task.objects = catalogue.tasks(settings)
         self.task = self.param.task.objects[0]
         self.param.matcher.objects = list(MATCHERS)
+        self._choose_form()
+
+    # -- the matcher and its fields
+
+    @param.depends("matcher", watch=True)
+    def _choose_form(self) -> None:
+        """What was typed for one matcher is there again when a visitor comes back to it."""
+        if self.matcher not in self._forms:
+            self._forms[self.matcher] = MatcherForm(self.matcher)
+        self.form = self._forms[self.matcher]
 
     # -- the road: align, then curves, then spectra
 
     def align(self) -> None:
-        """Start from the current choices; a comparison under way is cancelled and replaced."""
+        """Start from the current choices; a comparison under way is cancelled and replaced. What cannot be is said at once."""
+        try:
+            options = self.form.options()
+            self.form.build()
+            choice = road.Choice(self.anchor, self.moving, self.task, self.matcher, self.seed, self.points, options)
+            same = self._shelf.belongs(road.Found(choice))
+            if same:
+                self._shelf.require_room()
+        except WorkbenchError as error:
+            self.error = self._text(error)
+            return
+        if not same:
+            self._shelf.clear()
+        known = sorted((item.found for item in self._shelf.kept), key=lambda found: found.choice.points != self.points)
+        from_ = self._shelf[self.start] if self.start in self._shelf.labels else None
+        if from_ is not None:
+            choice = replace(choice, start=from_.label)
+        self._number = self._shelf.number()
+        with batch_call_watchers(self):
+            self._forget()
+            self._settle(None)
+            self._publish()
+        self._start(road.Found(choice, before=known[0] if known else None, start=from_.found.alignment if from_ else None))
+
+    def _forget(self) -> None:
+        """Nothing is shown; what is kept stays."""
         self._live = self._parts = None
         self._jobs.drop("at")
         self._jobs.drop("factors")
@@ -83,8 +124,6 @@ class CompareState(Working):
             found=None, profile=None, barriers={}, at=None, steps={}, factors=[], aligned=False, compared=False, error=""
         )
         self.param.factors.objects = []
-        choice = road.Choice(self.anchor, self.moving, self.task, self.matcher, self.seed, self.points)
-        self._start(road.Found(choice))
 
     def resume(self) -> None:
         """Go on after a cancel: the stages that are missing, with the alignment that was kept."""
@@ -113,6 +152,9 @@ class CompareState(Working):
     def _show(self, found: road.Found) -> None:
         """Take over what a stage found."""
         previous = self.found
+        if not self._shelf.belongs(found):  # a file has changed since
+            self._shelf.clear()
+            self._settle(None)
         if self._live is None and found.loaded is not None:
             task = found.loaded.task
             self.param.metric.objects = ["loss", *task.metrics]
@@ -120,14 +162,7 @@ class CompareState(Working):
         self.found = found
         if found.alignment is not None and not self.aligned:
             names = list(found.symmetry.groups)
-            self._parts = Factorwise(
-                self._jobs,
-                found,
-                on_points=self._partial_points,
-                on_curve=self._finish_part,
-                on_step=self._walk_to,
-                on_error=self._failed_beside,
-            )
+            self._parts = self._parts_of(found)
             self.param.factors.objects = self.param.factor.objects = names
             self.param.update(factors=names, factor=names[0] if names else None, aligned=True)
         if found.spectra is not None and not self.compared:
@@ -141,6 +176,17 @@ class CompareState(Working):
                 self._measure_barriers()
         if previous is None or previous.symmetry is not found.symmetry or previous.alignment is not found.alignment:
             self.look()
+
+    def _parts_of(self, found: road.Found) -> Factorwise:
+        """The curves factor by factor of an alignment: those known from before, or none yet."""
+        return self._known_parts(found) or Factorwise(
+            self._jobs,
+            found,
+            on_points=self._partial_points,
+            on_curve=self._finish_part,
+            on_step=self._walk_to,
+            on_error=self._failed_beside,
+        )
 
     def _progress(self, steps: list[Step]) -> None:
         points = False
@@ -158,6 +204,7 @@ class CompareState(Working):
             self.param.update(message=sentence(self._stage, steps[-1]), fraction=steps[-1].fraction)
 
     def _finish(self, found: road.Found) -> None:
+        self._keep()
         if found.alignment.cancelled and not found.profiles:
             sweeps = found.alignment.sweeps
             self.param.update(
@@ -165,12 +212,13 @@ class CompareState(Working):
                 can_resume=True,
                 fraction=None,
                 message=f"Matching was stopped in sweep {sweeps}. The best alignment found so far is kept and shown; "
-                "it is not a local optimum. Continue measures it.",
+                "it is not a local optimum. Continue measures it; to go on matching, choose it under “Start from”, then Align.",
             )
             return
         self.param.update(status="done", fraction=None, message=f"Finished in {sum(found.seconds.values()):.1f} s.")
 
     def _stopped(self) -> None:
+        self._keep()
         kept = "the curves keep the points measured so far" if self._stage in CURVES else "what was found so far is kept"
         self.param.update(
             status="stopped",
@@ -180,13 +228,16 @@ class CompareState(Working):
         )
 
     def _failed(self, error: Exception) -> None:
+        self._keep()
         self.param.update(
             status="failed", can_resume=self.found is not None, fraction=None, message="", error=self._text(error)
         )
 
     def _publish(self) -> None:
         """Show the points known so far."""
-        self.profile = self._live.dataset() if any(self._live.count(name) for name in ALIGNMENTS) else None
+        live = self._live
+        known = live.dataset() if live is not None and any(live.count(name) for name in ALIGNMENTS) else None
+        self.profile = self._beside(known)
 
     # -- barriers, from finished curves only
 
@@ -222,12 +273,14 @@ class CompareState(Working):
         names = self._chosen
         if not self._walking:
             parts.drop()
+        before = self._live.count("partial")
         self._live.forget("partial")
         if names in parts.curves:
             self._live.finish("partial", parts.curves[names])
         elif parts.is_part(names) and not self._walking:
             parts.measure(names)
-        self._publish()
+        if before or self._live.count("partial"):
+            self._publish()
         self.look()
 
     def one_by_one(self) -> None:

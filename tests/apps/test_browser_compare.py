@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("playwright.sync_api")
 
 from browsing import LONG, choose
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 pytestmark = pytest.mark.browser
 
@@ -53,6 +53,77 @@ def test_the_whole_road(visit):
     for _ in range(10):
         page.keyboard.press("ArrowLeft")
     expect(main.get_by_text("t = 0.40")).to_be_visible()
+
+
+def until_listed(page: Page, *names: str, gone: tuple[str, ...] = ()) -> None:
+    """Wait until the legend holds all of ``names`` and none of ``gone``."""
+    page.wait_for_function(
+        """([names, gone]) => {
+            const shown = [...Bokeh.documents[0]._all_models.values()].filter(m => m.type === 'LegendItem').map(m => m.label.value);
+            return names.every(n => shown.includes(n)) && !gone.some(n => shown.includes(n));
+        }""",
+        arg=[list(names), list(gone)],
+        timeout=LONG,
+    )
+
+
+def row(page: Page, label: str) -> Locator:
+    """The line of one alignment in the table."""
+    return page.get_by_role("main").get_by_role("row").filter(has=page.get_by_role("cell", name=label, exact=True))
+
+
+def test_a_matcher_has_a_form_and_a_wrong_value_is_explained_beside_it(visit):
+    page = visit()
+    expect(page.get_by_text("no data used")).to_be_visible()
+    choose(page, "Matcher", "straight-through")
+    expect(page.get_by_text("labelled examples")).to_be_visible()
+    choose(page, "Matcher", "identity")
+    expect(page.get_by_role("button", name="Settings of")).to_have_count(0)
+    choose(page, "Matcher", "spectral")
+    page.get_by_role("button", name="Settings of spectral").click()
+    for label in ("energy", "restarts", "tolerance"):
+        expect(page.get_by_role("textbox", name=label)).to_be_visible()
+    expect(page.get_by_role("checkbox", name="include_biases")).to_be_visible()
+    expect(page.get_by_role("combobox", name="order")).to_be_visible()
+    rank = page.get_by_role("textbox", name="rank")
+    rank.fill("-1")
+    rank.press("Enter")
+    expect(page.get_by_role("alert").first).to_contain_text("rank ≥ 0")
+    align(page, "small-seed0.safetensors", "small-seed1.safetensors")
+    expect(page.get_by_role("alert")).to_have_count(2)  # beside the form and below the button
+    expect(rank).to_have_value("-1")
+    rank.fill("3")
+    rank.press("Enter")
+    expect(page.get_by_text("rank=3. Looks at the weights alone")).to_be_visible()
+    page.get_by_role("button", name="Align").click()
+    expect(page.get_by_text(re.compile("Finished in"))).to_be_visible(timeout=LONG)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_text("matcher spectral, rank=3, seed 0")).to_be_visible()
+
+
+def test_two_alignments_of_a_pair_lie_side_by_side(visit):
+    page = visit()
+    align(page, "shipped: digits-mlp-w16-seed0", "shipped: digits-mlp-w16-seed1")
+    expect(row(page, "1 · weights")).to_be_visible(timeout=LONG)
+    choose(page, "Matcher", "activations")
+    page.get_by_role("button", name="Align").click()
+    expect(row(page, "2 · activations")).to_be_visible(timeout=LONG)
+    expect(row(page, "1 · weights")).to_contain_text("no data used")
+    expect(row(page, "2 · activations")).to_contain_text("1400 examples of digits/train")
+    until_listed(page, "naive, train", "1 · weights, test", "2 · activations, train")
+    # the other one is shown, and the first says no more what it is not
+    choose(page, "Shown in the figures", "1 · weights")
+    expect(page.get_by_text("matcher weights, seed 0")).to_be_visible(timeout=LONG)
+    expect(page.get_by_text("Shown: 1 · weights.")).to_be_visible()
+    page.get_by_role("checkbox", name="2 · activations").click()
+    until_listed(page, "naive, train", "1 · weights, train", gone=("2 · activations, train",))
+    page.get_by_role("button", name="Remove").click()
+    expect(row(page, "1 · weights")).to_have_count(0, timeout=LONG)
+    expect(page.get_by_text("matcher activations, seed 0")).to_be_visible(timeout=LONG)
+    # another pair begins anew
+    align(page, "small-seed0.safetensors", "small-seed1.safetensors")
+    expect(row(page, "1 · activations")).to_be_visible(timeout=LONG)
+    expect(row(page, "2 · activations")).to_have_count(0)
 
 
 def test_the_report_opens_without_a_network(visit, chromium, tmp_path):

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.cli import console, inputs
+from workbench.cli import console, inputs, matching
 from workbench.disk import output_file, output_folder, whole_file
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MOST_PERMUTATIONS = 12  # a deep network has dozens of factors; a report with al
 
 def configure(parser: argparse.ArgumentParser) -> None:
     inputs.add_pair(parser)
-    inputs.add_matching(parser)
+    matching.add_matching(parser)
     inputs.add_judging(parser)
     inputs.add_spectra(parser)
     parser.add_argument(
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
             pair.moving,
             pair.model,
             pair.task,
-            matcher=inputs.read_matcher(arguments.matcher),
+            matcher=matching.read_matcher(arguments.matcher),
             points=arguments.points,
             splits=arguments.splits,
             gamma=arguments.gamma,
@@ -120,8 +120,7 @@ def _text(pair: inputs.Pair, found: Comparison, data: dict[str, Any]) -> str:
         f"{kept.examples} examples (largest output {kept.scale:.3g}, {kept.dtype})",
         "ends: "
         + ", ".join(f"{split} A {console.figure(e['anchor'])} B {console.figure(e['moving'])}" for split, e in ends.items()),
-        f"{alignment.settings['matcher']}: {alignment.sweeps} sweeps, {alignment.data_used}; "
-        + ("no single move is left (a local optimum)" if alignment.converged else "stopped with moves left"),
+        matching.how_it_ended(alignment),
         "barrier: linear definition, max over "
         f"{data['points']} points of the loss above the line between the ends; calibration {data['calibration']}",
         "seconds: " + ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in found.seconds.items()),

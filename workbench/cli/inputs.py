@@ -35,20 +35,27 @@ SMALL = 500_000  # parameters below which one thread is used
 
 @dataclass(frozen=True)
 class Pair:
-    """Two checkpoints that fit one model, and the task they were trained on."""
+    """Two checkpoints that fit one model, and the task they were trained on.
+
+    task: None where none was named, or where it cannot be read here and is not needed; ``notes`` then says so.
+    described: what the model was built from.
+    """
 
     names: tuple[str, str]
     anchor: StateDict
     moving: StateDict
     model: nn.Module
     model_name: str
-    task: Task
+    task: Task | None
+    described: Architecture | OutsideModel
     metadata: Mapping[str, str]
     notes: tuple[str, ...]
 
     def heading(self) -> str:
         """What is compared, in three lines."""
-        return f"A     {self.names[0]}\nB     {self.names[1]}\nmodel {self.model_name} on {self.task.name}"
+        return f"A     {self.names[0]}\nB     {self.names[1]}\nmodel {self.model_name}" + (
+            f" on {self.task.name}" if self.task is not None else ""
+        )
 
     def write_aligned(self, alignment: Alignment, path: str | os.PathLike[str]) -> None:
         """The aligned B as a checkpoint that keeps what B's own metadata said, and says how it was moved."""
@@ -84,6 +91,16 @@ def add_task(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", help="folder of the task's data files, for tasks that are not embedded")
 
 
+def add_input(parser: argparse.ArgumentParser) -> None:
+    """``--input``, once per input of the model."""
+    parser.add_argument(
+        "--input",
+        metavar="SHAPE",
+        action="append",
+        help="shape of an example input with its batch axis, 2x3x32x32 or 2x16+int for integers; once per input, in order",
+    )
+
+
 def add_judging(parser: argparse.ArgumentParser) -> None:
     """``--points --splits --examples``: where the loss is measured, and on what."""
     parser.add_argument(
@@ -91,17 +108,6 @@ def add_judging(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--splits", nargs="+", help="splits of the task to measure on (default: all)")
     parser.add_argument("--examples", type=int, metavar="N", help="at most N examples of each split, drawn at random")
-
-
-def add_matching(parser: argparse.ArgumentParser) -> None:
-    """``--matcher --seed --device --threads``."""
-    parser.add_argument(
-        "--matcher",
-        default="weights",
-        help="how to match, see `workbench methods`: name or name:key=value,… (default: %(default)s)",
-    )
-    add_seed(parser)
-    add_device(parser)
 
 
 def add_spectra(parser: argparse.ArgumentParser) -> None:
@@ -171,8 +177,11 @@ def read_checkpoint(text: str, *, key: str | None = None) -> Checkpoint:
     return load_checkpoint(text, key=key)
 
 
-def read_pair(arguments: argparse.Namespace) -> Pair:
-    """What the arguments of ``add_pair`` stand for; raises WorkbenchError where something is missing or does not fit."""
+def read_pair(arguments: argparse.Namespace, *, task_needed: bool = True) -> Pair:
+    """What the arguments of ``add_pair`` stand for; raises WorkbenchError where something is missing or does not fit.
+
+    task_needed: False for what also works on the weights alone; a task that the arguments name must still be there.
+    """
     from workbench.checkpoints import fit_to_model, match_names
 
     if arguments.a is not None and arguments.b is None:
@@ -186,16 +195,31 @@ def read_pair(arguments: argparse.Namespace) -> Pair:
     model = described.build().eval()
     use_threads(arguments, sum(parameter.numel() for parameter in model.parameters()))
     read = tuple(zip(names, (first, second), strict=True))
+    task, lost = (read_task(arguments, first), "") if task_needed or arguments.task else _task_told(arguments, first)
+    notes = tuple(f"{name}: {note}" for name, item in read for note in (*item.notes, *match_names(item.state, model).notes))
     return Pair(
         names=names,
         anchor=fit_to_model(first, model),
         moving=fit_to_model(second, model),
         model=model,
         model_name=str(described),
-        task=read_task(arguments, first),
+        task=task,
+        described=described,
         metadata=second.metadata,
-        notes=tuple(f"{name}: {note}" for name, item in read for note in (*item.notes, *match_names(item.state, model).notes)),
+        notes=(*notes, lost) if lost else notes,
     )
+
+
+def _task_told(arguments: argparse.Namespace, checkpoint: Checkpoint) -> tuple[Task | None, str]:
+    """The task the checkpoint names where it can be read here, else None and why, in words."""
+    told = checkpoint.metadata.get("task")
+    if told is None:
+        return None, "no task was named: the function is compared on random inputs"
+    try:
+        return read_task(arguments, checkpoint), ""
+    except WorkbenchError as error:
+        name = told.partition(":")[0]
+        return None, f"the task {name!r} cannot be read here: the function is compared on random inputs ({error.found})"
 
 
 def read_architecture(text: str) -> Architecture | OutsideModel:
@@ -258,16 +282,6 @@ def read_task(arguments: argparse.Namespace, checkpoint: Checkpoint | None) -> T
     for split in found.splits if examples is not None else ():
         found = found.subset(split, min(examples, found.size(split)))
     return found
-
-
-def read_matcher(text: str) -> Any:
-    """The matcher ``--matcher`` names, with options as in ``weights:max_sweeps=20``."""
-    from workbench.matching import MATCHERS
-    from workbench.options import call_factory
-
-    name, _, rest = text.partition(":")
-    factory = MATCHERS[name]
-    return call_factory("matcher", name, factory, parse_options(rest))
 
 
 def example_inputs(arguments: argparse.Namespace, described: Architecture | OutsideModel) -> tuple[Tensor, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from workbench.cli import console, inputs
+from workbench.cli import console, inputs, matching
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -15,7 +15,7 @@ HELP = "agreement of singular vectors, layer by layer"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     inputs.add_pair(parser)
-    inputs.add_matching(parser)
+    matching.add_matching(parser)
     inputs.add_spectra(parser)
     parser.add_argument("--out", metavar="FILE", help="write the figures as netCDF")
 
@@ -32,7 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
             pair.anchor,
             pair.moving,
             symmetry=discover_symmetry(pair.model, pair.task.example_inputs, progress=report),
-            matcher=inputs.read_matcher(arguments.matcher),
+            matcher=matching.read_matcher(arguments.matcher),
+            model=pair.model,
+            task=pair.task,
             gamma=arguments.gamma,
             null=not arguments.no_null,
             seed=arguments.seed,

@@ -23,12 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help="a built-in architecture, name:key=value,…; a checkpoint (file, folder or shipped); or package.module:factory",
     )
-    parser.add_argument(
-        "--input",
-        metavar="SHAPE",
-        action="append",
-        help="shape of an example input with its batch axis, 2x3x32x32 or 2x16+int for integers; once per input, in order",
-    )
+    inputs.add_input(parser)
     inputs.add_task(parser)
     parser.add_argument(
         "--explain",

@@ -9,9 +9,7 @@ import xarray as xr
 
 from workbench.plots import plot
 from workbench.plots.drawable import drawable, note
-from workbench.plots.style import PARTIAL, figure_options
-
-MARKERS = ("circle", "diamond", "square", "triangle")
+from workbench.plots.style import MARKERS, PARTIAL, figure_options
 
 
 @plot("barrier_steps")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import holoviews as hv
 import numpy as np
@@ -10,20 +10,28 @@ import xarray as xr
 
 from workbench.plots import plot
 from workbench.plots.drawable import Drawable, drawable, note
-from workbench.plots.style import ALIGNMENT_COLOURS, DASHES, NULL, figure_options
+from workbench.plots.style import ALIGNMENT_COLOURS, DASHES, MARKERS, NULL, OTHER_COLOURS, figure_options
 
 
 @plot("profile")
 def profile(
-    dataset: xr.Dataset, *, metric: str = "loss", log: bool = False, at: float | None = None, chord: bool = True
+    dataset: xr.Dataset,
+    *,
+    metric: str = "loss",
+    log: bool = False,
+    at: float | None = None,
+    chord: bool = True,
+    words: Mapping[str, str] | None = None,
+    colours: Mapping[str, str] | None = None,
 ) -> hv.Overlay:
     """``dataset[metric]`` against t in [0, 1]; t = 0 is the anchor, t = 1 the other model.
 
-    dataset: ``metric(split, t)``, or ``metric(alignment, split, t)`` with alignments "naive", "aligned", "partial". A variable
+    dataset: ``metric(split, t)``, or ``metric(alignment, split, t)`` with alignments "naive", "aligned", "partial" and others by
+    any name, which get a thinner line, a colour and a mark of their own. A variable
     ``measured(alignment, t)`` of booleans marks points not evaluated yet: they are neither drawn nor counted as missing.
     log: log axis; values ≤ 0 are drawn at a floor and said so. at: a t to mark. chord: the dotted straight line between the
     ends of the first finished alignment, from which the "linear" barrier is measured (not straight on a log axis, so not drawn
-    there). An alignment without any point is left out.
+    there). An alignment without any point is left out. words, colours: alignment -> what the legend calls it, its colour.
     """
     values = dataset[metric]
     if "alignment" not in values.dims:
@@ -32,15 +40,17 @@ def profile(
     curves: list[hv.Element] = []
     chords: list[hv.Element] = []
     # One element for the marks of all curves: a live figure is drawn again several times a second, and every element costs.
-    points: dict[str, list] = {"t": [], metric: [], "of": [], "colour": []}
+    points: dict[str, list] = {"t": [], metric: [], "of": [], "colour": [], "mark": []}
+    names = [str(name) for name in values["alignment"].to_numpy()]
+    looks = _looks(names, colours or {})
     drawn: list[Drawable] = []
     for alignment, split, style, t, y in _lines(dataset, values):
         piece = drawable(y, log=log, floor=floor)
         drawn.append(piece)
-        label = split if alignment == "path" else f"{alignment}, {split}"
-        colour = ALIGNMENT_COLOURS.get(alignment, ALIGNMENT_COLOURS["aligned"])
-        curves.append(hv.Curve((t, piece.values), "t", metric, label=label).opts(color=colour, line_dash=style, line_width=2.5))
-        for name, column in zip(points, (t, piece.values, [label] * len(t), [colour] * len(t)), strict=True):
+        label = split if alignment == "path" else f"{(words or {}).get(alignment, alignment)}, {split}"
+        colour, width, mark = looks[alignment]
+        curves.append(hv.Curve((t, piece.values), "t", metric, label=label).opts(color=colour, line_dash=style, line_width=width))
+        for name, column in zip(points, (t, piece.values, *([item] * len(t) for item in (label, colour, mark))), strict=True):
             points[name].extend(column)
         ends = piece.values[[0, -1]] if len(t) > 1 and t[0] == 0 and t[-1] == 1 else np.array([np.nan])
         if chord and not log and len(chords) < values.sizes["split"] and np.isfinite(ends).all():
@@ -49,7 +59,9 @@ def profile(
     marks = [] if at is None else [position_mark(at)]
     said = note(drawn)
     title = _title(metric) + (f" · {said}" if said else "")
-    dots = hv.Scatter(points, "t", [metric, "of", "colour"]).opts(color="colour", size=5, tools=["hover"], show_legend=False)
+    dots = hv.Scatter(points, "t", [metric, "of", "colour", "mark"]).opts(
+        color="colour", marker="mark", size=5, tools=["hover"], show_legend=False
+    )
     overlay = hv.Overlay([*chords, *curves, dots, *marks])
     higher = dataset[metric].attrs.get("better", "lower") == "higher"
     return overlay.opts(
@@ -66,6 +78,21 @@ def profile(
             framewise=True,
         )
     )
+
+
+def _looks(names: list[str], colours: Mapping[str, str]) -> dict[str, tuple[str, float, str]]:
+    """Alignment -> colour, line width and mark. The known ones keep their colour and stand out by the thicker line."""
+    found: dict[str, tuple[str, float, str]] = {}
+    others = [name for name in names if name not in ALIGNMENT_COLOURS and name != "path"]
+    for name in names:
+        if name in others:
+            place = others.index(name)
+            colour, width = OTHER_COLOURS[place % len(OTHER_COLOURS)], 1.75
+            mark = MARKERS[1 + place % (len(MARKERS) - 1)]
+        else:
+            colour, width, mark = ALIGNMENT_COLOURS.get(name, ALIGNMENT_COLOURS["aligned"]), 2.5, MARKERS[0]
+        found[name] = colours.get(name, colour), width, mark
+    return found
 
 
 def position_mark(t: float) -> hv.VLine:

@@ -16,6 +16,10 @@ if not hv.Store.current_backend or hv.Store.current_backend not in hv.Store.load
 
 NAIVE, ALIGNED, PARTIAL, NULL = "#e1752d", "#2b8fd6", "#9a6fd0", "#8c8c8c"
 ALIGNMENT_COLOURS = {"naive": NAIVE, "aligned": ALIGNED, "partial": PARTIAL}
+# Further alignments beside the one that is shown: apart from orange, from blue and from each other (CIE76 ≥ 25) also for the
+# protan and the deutan eye, see tests/test_plots.py.
+OTHER_COLOURS = ("#52cc8f", "#805933", "#174be6", "#85bacc", "#5e5380", "#538074")
+MARKERS = ("circle", "diamond", "square", "triangle", "inverted_triangle", "plus", "x", "star")
 STAGE_COLOURS = {"before": NAIVE, "after": ALIGNED, "null": NULL}
 FACTOR_COLOURS = ("#2b8fd6", "#e1752d", "#2aa37a", "#c65b9c", "#b39b1e", "#9a6fd0", "#d1495b", "#5aa9c9")
 DASHES = ("solid", "dashed", "dotted", "dotdash")
