@@ -135,16 +135,9 @@ def assign_copies(
 
 
 def _cycles(nexts: np.ndarray) -> np.ndarray:
-    """For a permutation i -> nexts[i], the number of the cycle that each i lies on."""
-    labels = np.full(len(nexts), -1, dtype=np.int64)
-    steps = nexts.tolist()
-    count = 0
-    for start in range(len(steps)):
-        at = start
-        if labels[at] >= 0:
-            continue
-        while labels[at] < 0:
-            labels[at] = count
-            at = steps[at]
-        count += 1
+    """For a permutation i -> nexts[i], the least member of the cycle that each i lies on, by doubling the stride."""
+    labels = np.arange(len(nexts))
+    for _ in range(max(1, len(nexts).bit_length())):
+        labels = np.minimum(labels, labels[nexts])
+        nexts = nexts[nexts]
     return labels

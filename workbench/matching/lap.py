@@ -121,98 +121,85 @@ def _augment(cost, v, x, warm):  # pragma: no cover (compiled)
             free[count] = i
             count += 1
     # Augmenting row reduction: a free row takes its least column and lowers that column's potential to its second least.
-    for _ in range(2):
-        k = 0
-        left = 0
-        before = count
-        budget = 4 * n
-        while k < before:
-            i = free[k]
-            k += 1
-            first, second = np.inf, np.inf
-            j1, j2 = -1, -1
-            for j in range(n):
-                h = cost[i, j] - v[j]
-                if h < second:
-                    if h < first:
-                        second, j2 = first, j1
-                        first, j1 = h, j
-                    else:
-                        second, j2 = h, j
-            if j2 < 0:
-                j2, second = j1, first
-            gone = y[j1]
-            lowers = first < second
-            if lowers:
-                v[j1] -= second - first
-            elif gone >= 0:
-                j1 = j2
-                gone = y[j1]
-            x[i] = j1
-            y[j1] = i
-            if gone >= 0:
-                x[gone] = -1
-                budget -= 1
-                if lowers and v[j1] < v[j1] + (second - first) and budget > 0:
-                    k -= 1
-                    free[k] = gone
+    k = 0
+    left = 0
+    before = count
+    budget = 2 * n  # a row may be driven out many times for little; shortest paths finish what is left
+    while k < before:
+        i = free[k]
+        k += 1
+        first, second = np.inf, np.inf
+        j1, j2 = -1, -1
+        for j in range(n):
+            h = cost[i, j] - v[j]
+            if h < second:
+                if h < first:
+                    second, j2 = first, j1
+                    first, j1 = h, j
                 else:
-                    free[left] = gone
-                    left += 1
-        count = left
-        if count == 0:
-            break
+                    second, j2 = h, j
+        if j2 < 0:
+            j2, second = j1, first
+        gone = y[j1]
+        lowers = first < second
+        if lowers:
+            v[j1] -= second - first
+        elif gone >= 0:
+            j1 = j2
+            gone = y[j1]
+        x[i] = j1
+        y[j1] = i
+        if gone >= 0:
+            x[gone] = -1
+            budget -= 1
+            if lowers and v[j1] < v[j1] + (second - first) and budget > 0:
+                k -= 1
+                free[k] = gone
+            else:
+                free[left] = gone
+                left += 1
+    count = left
     # Shortest augmenting paths for what is left.
     distance = np.empty(n)
     previous = np.empty(n, dtype=np.int64)
     order = np.empty(n, dtype=np.int64)
+    waiting = np.empty(n)
+    bound = np.empty(n)
     for f in range(count):
         start = free[f]
         for j in range(n):
             distance[j] = cost[start, j] - v[j]
             previous[j] = start
-            order[j] = j
-        low, up, last = 0, 0, 0  # order[:low] done, order[low:up] at the least distance, order[up:] farther
-        least_distance = 0.0
+            waiting[j] = distance[j]
+            bound[j] = distance[j]
+        done = 0
         end = -1
+        least_distance = 0.0
         while end < 0:
-            if up == low:
-                last = low
-                least_distance = distance[order[up]]
-                up += 1
-                for k in range(up, n):
-                    j = order[k]
-                    h = distance[j]
-                    if h <= least_distance:
-                        if h < least_distance:
-                            up = low
-                            least_distance = h
-                        order[k] = order[up]
-                        order[up] = j
-                        up += 1
-                for k in range(low, up):
-                    if y[order[k]] < 0:
-                        end = order[k]
-                        break
-            if end < 0:
-                j1 = order[low]
-                low += 1
-                i = y[j1]
-                base = cost[i, j1] - v[j1] - least_distance
-                for k in range(up, n):
-                    j = order[k]
-                    h = cost[i, j] - v[j] - base
-                    if h < distance[j]:
-                        distance[j] = h
-                        previous[j] = i
-                        if h <= least_distance:
-                            if y[j] < 0:
-                                end = j
-                                break
-                            order[k] = order[up]
-                            order[up] = j
-                            up += 1
-        for k in range(last):
+            least_distance = waiting[0]
+            for j in range(n):
+                if waiting[j] < least_distance:
+                    least_distance = waiting[j]
+            j1 = 0
+            while waiting[j1] > least_distance:
+                j1 += 1
+            waiting[j1] = np.inf
+            bound[j1] = -np.inf
+            if y[j1] < 0:
+                end = j1
+                break
+            order[done] = j1
+            done += 1
+            i = y[j1]
+            base = cost[i, j1] - v[j1] - least_distance
+            for j in range(n):
+                h = cost[i, j] - v[j] - base
+                if h < bound[j]:
+                    bound[j] = h
+                    waiting[j] = h
+                    distance[j] = h
+                    previous[j] = i
+        for k in range(done):
             j = order[k]
             v[j] += distance[j] - least_distance
         while True:

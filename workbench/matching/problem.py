@@ -230,6 +230,7 @@ class CostMatrices:
     def __init__(self, problem: MatchingProblem) -> None:
         self._problem = problem
         self._shares: dict[tuple[int, int], tuple[tuple[Tensor | None, ...], Tensor, int]] = {}
+        self._fronts: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def of(self, factor: str, element: Element, *, only: set[str] | None = None) -> Tensor | None:
         """C of shape (*sizes of the factors it is over, n, n): ``C[β][i, j]`` for destination unit i and source unit j of copy β.
@@ -290,14 +291,20 @@ class CostMatrices:
         changed = (old != new).nonzero().flatten()
         if len(changed) > UPDATED * len(new):
             return None
-        (first, second), device = self._problem.blocks[index], share.device
-        where = next(d for d, label in enumerate(first.labels) if d != axis and label == others[0])
-        difference = second.view.index_select(where, new[changed].to(device)) - second.view.index_select(
-            where, old[changed].to(device)
-        )
-        return torch.addmm(
-            share, front(first.view.index_select(where, changed.to(device)), [], axis), front(difference, [], axis).mT
-        )
+        where = next(d for d, label in enumerate(self._problem.blocks[index][0].labels) if d != axis and label == others[0])
+        first, second = self._by_unit(index, where)
+        rows = [units.to(share.device) for units in (changed, new[changed], old[changed])]
+        difference = second.index_select(0, rows[1]) - second.index_select(0, rows[2])
+        behind = axis + (axis < where)  # where the factor's own axis is, with the other one in front
+        parts = [part.movedim(behind, -1).flatten(0, -2) for part in (first.index_select(0, rows[0]), difference)]
+        return torch.addmm(share, parts[0].mT, parts[1])
+
+    def _by_unit(self, index: int, where: int) -> tuple[Tensor, Tensor]:
+        """Both views of a block with one axis in front, contiguous: units of it are gathered as rows, again and again."""
+        if (index, where) not in self._fronts:
+            first, second = (block.view.movedim(where, 0).contiguous() for block in self._problem.blocks[index])
+            self._fronts[index, where] = first, second
+        return self._fronts[index, where]
 
 
 def front(view: Tensor, outer: list[int], axis: int) -> Tensor:

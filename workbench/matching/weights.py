@@ -90,9 +90,10 @@ class WeightMatching:
             except Cancelled:
                 # What was accepted so far is a valid element: hand it back instead of losing the work.
                 search.cancelled = True
-            ranks.append(search.rank())
+            objective = problem.objective(search.element)
+            ranks.append(search.rank(objective))
             if best is None or ranks[-1] > best[0]:
-                best = ranks[-1], search.result()
+                best = ranks[-1], search.result(objective)
             if search.cancelled:
                 break
         assert best is not None
@@ -221,15 +222,15 @@ class _Search:
             return False
         return not self.problem.dependents[name] or wreath.separable(self.problem, name)
 
-    def rank(self) -> float:
+    def rank(self, objective: float) -> float:
         """What runs from several starts are compared by: the objective, the products in place of the weights they stand for."""
         if not self.pairs:
-            return self.problem.objective(self.element)
+            return objective
         gone = {index for pairs in self.pairs.values() for index in heads.replaced(self.problem, pairs)}
         shared = sum(heads.agreement(self.problem, pairs, self.element) for pairs in self.pairs.values())
         return shared + self.problem.objective(self.element, skip=gone)
 
-    def result(self) -> Match:
+    def result(self, objective: float) -> Match:
         notes = [f"{name} was left where it is: its dependent factors depend on others too" for name in self.left_alone]
         for name, signs in self.problem.sign_names.items():
             values = [self.element.scales[sign] for sign in signs]
@@ -243,7 +244,7 @@ class _Search:
             notes.append(f"ordered by invariant products: {ordered or 'nothing, no factor has pairs of projections'}")
         return Match(
             self.element,
-            self.problem.objective(self.element),
+            objective,
             tuple(self.history),
             self.sweeps,
             converged=not self.waiting,
