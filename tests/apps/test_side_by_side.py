@@ -201,6 +201,23 @@ def test_a_stopped_matching_is_kept_and_can_be_started_from(state):
     assert set(state.lines[0].barriers) == {"train", "test"}
 
 
+def test_a_stopped_matching_beside_a_finished_one_is_not_called_finished(state):
+    """The naive curve is known from the first alignment: that must not look like the end of the second."""
+    state.param.update(anchor="wide-seed0.safetensors", moving="wide-seed1.safetensors", points=3)
+    aligned(state, "identity")
+    state.matcher = "weights"
+    watcher = state.param.watch(lambda event: event.new.startswith("Matching: sweep") and state.cancel(), "message")
+    state.align()
+    assert state._jobs.wait()
+    state.param.unwatch(watcher)
+    assert (state.status, state.can_resume) == ("stopped", True)
+    assert "best alignment found so far is kept" in state.message
+    state.resume()
+    assert state._jobs.wait()
+    assert state.status == "done"
+    assert "aligned" in curves(state)
+
+
 def test_wrong_values_start_nothing_and_lose_nothing(state):
     aligned(state, "weights")
     found = state.found
