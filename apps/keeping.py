@@ -48,7 +48,8 @@ class Keeping(Working):
         labels = self._shelf.labels
         before = {item.label for item in self.kept}
         with batch_call_watchers(self):  # figures are drawn once, when all of it is settled
-            self.param.shown.objects = [NONE, *labels] if shown is None else labels
+            # A list that loses the option it shows falls back to its first one: that must be the one that asks for nothing.
+            self.param.shown.objects = [NONE, *labels]
             self.param.overlaid.objects = labels
             self.param.start.objects = [OWN_START, *labels]
             self.param.update(
@@ -71,7 +72,11 @@ class Keeping(Working):
     @param.depends("shown", watch=True)
     def _switch(self) -> None:
         """Let every figure show another alignment of this pair."""
-        if self.shown == NONE or self.status == "running" or self._shelf[self.shown].number == self._number:
+        now = next((item.label for item in self._shelf.kept if item.number == self._number), NONE)
+        if self.shown == now or self.status == "running":
+            return
+        if self.shown == NONE:
+            self.shown = now
             return
         item = self._shelf[self.shown]
         with batch_call_watchers(self):

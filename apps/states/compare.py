@@ -205,7 +205,7 @@ class CompareState(Keeping):
 
     def _finish(self, found: road.Found) -> None:
         self._keep()
-        if found.alignment.cancelled and not found.profiles:
+        if found.comparison is None:  # a cancelled matching ends the road
             sweeps = found.alignment.sweeps
             self.param.update(
                 status="stopped",

@@ -82,10 +82,10 @@ def test_a_matcher_has_a_form_and_a_wrong_value_is_explained_beside_it(visit):
     choose(page, "Matcher", "spectral")
     page.get_by_role("button", name="Settings of spectral").click()
     for label in ("energy", "restarts", "tolerance"):
-        expect(page.get_by_role("textbox", name=label)).to_be_visible()
+        expect(page.get_by_label(label, exact=True)).to_be_visible()
     expect(page.get_by_role("checkbox", name="include_biases")).to_be_visible()
     expect(page.get_by_role("combobox", name="order")).to_be_visible()
-    rank = page.get_by_role("textbox", name="rank")
+    rank = page.get_by_label("rank", exact=True)
     rank.fill("-1")
     rank.press("Enter")
     expect(page.get_by_role("alert").first).to_contain_text("rank ≥ 0")

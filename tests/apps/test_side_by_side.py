@@ -7,6 +7,8 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from bokeh.document import Document
+from pyviz_comms import Comm
 
 from workbench.checkpoints import load_checkpoint, save_checkpoint
 from workbench.comparison import compare
@@ -15,6 +17,7 @@ from workbench.plots.style import OTHER_COLOURS
 from workbench.shipped.apps import alignment_words, shelf
 from workbench.shipped.apps.jobs import Jobs
 from workbench.shipped.apps.keeping import NONE, OWN_START
+from workbench.shipped.apps.pages.compare import CompareView
 from workbench.shipped.apps.settings import Settings
 from workbench.shipped.apps.states.compare import CompareState
 from workbench.tasks import task
@@ -115,6 +118,8 @@ def test_another_one_can_be_shown_and_removed(state):
     assert curves(state) == ["naive", "aligned", "2 · spectral"]
     assert "layers.0" in state.steps  # what was measured of it is still there
     assert state.factors == ["layers.0", "layers.1"]
+    state.shown = NONE  # nothing to show there
+    assert state.shown == "1 · weights"
     shown(state, "2 · spectral")
     assert (state.found, "layers.0" in state.steps) == (second, False)
     state.remove()
@@ -196,6 +201,23 @@ def test_a_stopped_matching_is_kept_and_can_be_started_from(state):
     assert set(state.lines[0].barriers) == {"train", "test"}
 
 
+def test_a_stopped_matching_beside_a_finished_one_is_not_called_finished(state):
+    """The naive curve is known from the first alignment: that must not look like the end of the second."""
+    state.param.update(anchor="wide-seed0.safetensors", moving="wide-seed1.safetensors", points=3)
+    aligned(state, "identity")
+    state.matcher = "weights"
+    watcher = state.param.watch(lambda event: event.new.startswith("Matching: sweep") and state.cancel(), "message")
+    state.align()
+    assert state._jobs.wait()
+    state.param.unwatch(watcher)
+    assert (state.status, state.can_resume) == ("stopped", True)
+    assert "best alignment found so far is kept" in state.message
+    state.resume()
+    assert state._jobs.wait()
+    assert state.status == "done"
+    assert "aligned" in curves(state)
+
+
 def test_wrong_values_start_nothing_and_lose_nothing(state):
     aligned(state, "weights")
     found = state.found
@@ -220,3 +242,22 @@ def test_only_so_many_are_kept(state):
     state.remove()
     aligned(state, "random")
     assert len({line.slot for line in state.lines}) == shelf.MOST
+
+
+def test_the_widgets_choose_nothing_by_themselves(state):
+    """A list whose options change falls back to its first one, and would tell the state so."""
+    view = CompareView(state)
+    roots = [part.get_root(Document(), Comm()) for part in (*view.sidebar(), *view.main())]
+    assert roots
+    for number, matcher in enumerate(("weights", "identity", "random"), start=1):
+        aligned(state, matcher)
+        assert state.shown == f"{number} · {matcher}"
+        assert state.found.choice.matcher == matcher
+        assert state.overlaid == [item.label for item in state.kept]
+    state.start = "2 · identity"
+    shown(state, "2 · identity")
+    assert state.found.choice.matcher == "identity"
+    state.remove()
+    assert state._jobs.wait()
+    assert (state.shown, state.found.choice.matcher, state.start) == ("3 · random", "random", OWN_START)
+    assert state.overlaid == ["1 · weights", "3 · random"]
