@@ -44,12 +44,12 @@ def how_it_ended(alignment: Alignment) -> str:
 
 def require_data_for(matcher: Any, pair: inputs.Pair) -> None:
     """Raise, before the long work, where the matcher looks at data and the pair comes without a task."""
-    from workbench.matching import MATCHERS
+    from workbench.matching.fields import which_matcher
     from workbench.matching.matcher import NEEDS, matcher_needs
 
     needs = matcher_needs(matcher)
     if pair.task is None and needs != "nothing":
-        free = [name for name in MATCHERS if matcher_needs(name) == "nothing" and name not in ("identity", "random")]
+        free = [line.name for line in which_matcher() if line.data.startswith("none") and not line.summary.startswith("Control")]
         raise WorkbenchError(
             f"The matcher {matcher.matcher_name!r} looks at {NEEDS[needs]}, and there is no task",
             expected="--task NAME, and --root FOLDER where its files are not embedded",
