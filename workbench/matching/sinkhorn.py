@@ -35,10 +35,11 @@ from workbench.symmetry.element import Element
 class SinkhornMatching:
     """Sinkhorn re-basin: soft permutations by gradient descent. By weights it needs no data; by midpoint or random points, labels.
 
-    cost: see the module; steps: of Adam with rate lr on the scores Z, at most; patience: it stops after so many without a better
-    element; temperature: τ of the operator; normalisations: of rows and
-    columns at most; noise: standard deviation of the scores at the start, beside 1 for where the start puts a unit; batch_size:
-    examples per step of a loss; judged: size of the fixed set; polish: by weights, coordinate descent at the end.
+    cost: "weights", "midpoint" (loss half-way) or "random" (loss at random points); steps: of Adam on the scores Z, at most;
+    lr: its rate; patience: it stops after so many steps without a better element; temperature: τ of the operator;
+    normalisations: of rows and columns at most; noise: standard deviation of the scores at the start, beside 1 for where the start
+    puts a unit; batch_size: examples per step of a loss; judged: size of the fixed set; polish: by weights, coordinate descent at
+    the end.
     """
 
     cost: Literal["weights", "midpoint", "random"] = "weights"

@@ -30,9 +30,9 @@ class SpectralMatching:
     """Weight matching on the rank-k truncation of every layer: no data. Where a barrier is left it often lowers it; no promise.
 
     rank: k, the same for every layer (a layer with fewer singular values stays whole); 0: read off the spectrum, every layer keeps
-    the directions whose squared singular values make up ``energy`` of its squared norm, in the model that needs fewer, but at least
-    ``least`` (a handful of directions does not tell units apart); energy: that share, in (0, 1]: trained layers put .3 to .5 of it
-    into a few dozen directions, their initialisation spreads the rest evenly;
+    the directions whose squared singular values make up ``energy`` of its squared norm, in the model that needs fewer; energy: that
+    share, in (0, 1]: trained layers put .3 to .5 of it into a few dozen directions, their initialisation spreads the rest evenly;
+    least: fewer are never kept, since a handful of directions does not tell units apart;
     include_biases: whether one-axis tensors pull on the match; restarts, max_sweeps, tolerance, order, start: see weight matching.
     """
 
