@@ -29,7 +29,8 @@ from workbench.training import train
 def part(symmetry, state: dict, names, kind: str, k: int) -> dict:
     """The leading k directions of every layer, the trailing k, or all but the leading k."""
     spectra = Spectra(symmetry, state, names)
-    ranks = {name: k if kind != "trailing" else max(0, found[0].rank - k) for name, found in spectra.layers.items()}
+    # At most half of a layer trails: of the last one, of rank 10, the trailing 16 would be all of it.
+    ranks = {n: k if kind != "trailing" else found[0].rank - min(k, found[0].rank // 2) for n, found in spectra.layers.items()}
     out = dict(state)
     for name, found in spectra.layers.items():
         kept = found[0].truncated(ranks[name]).reshape(state[name].shape)
